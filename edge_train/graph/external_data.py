@@ -1,0 +1,84 @@
+"""Tensor data that an ONNX file keeps in other files of its folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from edge_train.errors import ArtifactError
+from edge_train.graph import ir
+
+
+def resolve(model: ir.Model, folder: Path | None) -> ir.Model:
+    """The model with the data of external tensors read in; ``folder`` is None without a file.
+
+    ArtifactError if a file is missing, outside the folder, or shorter than the tensor needs.
+    """
+    _resolve_graph(model.graph, folder)
+    return model
+
+
+def _resolve_graph(graph: ir.Graph, folder: Path | None) -> None:
+    for name, tensor in graph.initializers.items():
+        if tensor.external:
+            graph.initializers[name] = _read(tensor, folder)
+    for index, node in enumerate(graph.nodes):
+        for body in ir.subgraphs(node):
+            _resolve_graph(body, folder)
+        found = {
+            key: replace(attribute, value=_read(attribute.value, folder))
+            for key, attribute in node.attributes.items()
+            if attribute.type == ir.TENSOR and attribute.value.external
+        }
+        if found:
+            graph.nodes[index] = replace(node, attributes={**node.attributes, **found})
+
+
+def _read(tensor: ir.Tensor, folder: Path | None) -> ir.Tensor:
+    entries = dict(tensor.external)
+    location = entries.get("location", "")
+    if folder is None:
+        raise ArtifactError(
+            f"tensor '{tensor.name}' is in the external file '{location}', which bytes cannot "
+            f"lead to: pass the model's path"
+        )
+    path = _inside(folder, location, tensor.name)
+    offset, length = (_count(tensor.name, entries, key) for key in ("offset", "length"))
+    try:
+        size = path.stat().st_size
+        length = size - offset if "length" not in entries else length
+        if offset + length > size or length < 0:
+            raise ArtifactError(
+                f"tensor '{tensor.name}': bytes {offset} to {offset + length} of '{path}' are "
+                f"needed, the file has {size}"
+            )
+        with path.open("rb") as file:
+            file.seek(offset)
+            raw = file.read(length)
+    except OSError as error:
+        raise ArtifactError(
+            f"tensor '{tensor.name}': the external file '{path}' cannot be read: {error.strerror}"
+        ) from error
+    return replace(tensor, raw=raw, field="raw_data", external=())
+
+
+def _inside(folder: Path, location: str, name: str) -> Path:
+    """The file, which must lie in the model's folder, links followed."""
+    try:
+        path = (folder / location).resolve()
+        inside = location and path.is_relative_to(folder.resolve()) and not path.is_dir()
+    except (OSError, ValueError, RuntimeError):  # a NUL in the name, a loop of links
+        inside = False
+    if not inside:
+        raise ArtifactError(
+            f"tensor '{name}': the external file {location!r} is not a file in the model's folder "
+            f"'{folder}': put it there"
+        )
+    return path
+
+
+def _count(name: str, entries: dict[str, str], key: str) -> int:
+    text = entries.get(key, "0")
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise ArtifactError(f"tensor '{name}': the {key} {text!r} of its external data is no size")
+    return int(text)

@@ -1,0 +1,168 @@
+"""ONNX protobuf messages -> the IR; reading empties the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from edge_train import dtypes
+from edge_train.errors import ArtifactError
+from edge_train.graph import ir
+from edge_train.graph.onnx_schema import EXTERNAL, VALUE_FIELD, TypeProto, typed_field
+from edge_train.graph.onnx_types import read_type, write_type
+
+TypeInfo: TypeAlias = "tuple[int | None, tuple[ir.Dim, ...] | None, bytes | None]"
+
+
+def _extra(message: Any, fields: Iterable[str]) -> bytes:
+    """What is left of a message without the modelled fields; empties the message."""
+    for field in fields:
+        if getattr(message, field):
+            message.ClearField(field)
+    rest: bytes = message.SerializeToString()
+    return rest
+
+
+def read_model(message: Any) -> ir.Model:
+    """The model of a ModelProto; ArtifactError or UnicodeDecodeError."""
+    types: dict[bytes, TypeInfo] = {}
+    graph = _graph(message.graph, types)
+    imports = [(item.domain.decode(), item.version) for item in message.opset_import]
+    import_extra = {}
+    for (domain, _), item in zip(imports, message.opset_import, strict=True):
+        import_extra[domain] = _extra(item, ("domain", "version"))
+    version = message.ir_version
+    extra = _extra(message, ("graph", "opset_import", "ir_version"))
+    return ir.Model(graph, version, imports, extra, import_extra)
+
+
+def _graph(message: Any, types: dict[bytes, TypeInfo]) -> ir.Graph:
+    name = message.name.decode()
+    initializers: dict[str, ir.Tensor] = {}
+    for item in message.initializer:
+        tensor = _tensor(item)
+        if tensor.name in initializers:
+            raise ArtifactError(f"graph '{name}' has two initializers named '{tensor.name}'")
+        initializers[tensor.name] = tensor
+    value_info: dict[str, ir.Value] = {}
+    again = [item for item in message.value_info if not _note(value_info, item, types)]
+    graph = ir.Graph(
+        name,
+        [_node(item, types) for item in message.node],
+        [_value(item, types) for item in message.input],
+        [_value(item, types) for item in message.output],
+        initializers,
+        value_info,
+    )
+    if again:  # names declared twice: the first declaration counts, the others are carried
+        rest = type(message)(value_info=again)
+        message.ClearField("value_info")
+        graph.extra = rest.SerializeToString()
+    graph.extra += _extra(message, ("name", "initializer", "value_info", "node", "input", "output"))
+    return graph
+
+
+def _note(known: dict[str, ir.Value], message: Any, types: dict[bytes, TypeInfo]) -> bool:
+    if message.name.decode() in known:
+        return False
+    value = _value(message, types)
+    known[value.name] = value
+    return True
+
+
+def _node(message: Any, types: dict[bytes, TypeInfo]) -> ir.Node:
+    name, op_type = message.name.decode(), message.op_type.decode()
+    inputs = tuple([item.decode() for item in message.input])
+    outputs = tuple([item.decode() for item in message.output])
+    domain = message.domain.decode()
+    attributes: dict[str, ir.Attribute] = {}
+    for item in message.attribute:
+        attribute = _attribute(item, types)
+        if attribute.name in attributes:
+            raise ArtifactError(f"node {op_type} '{name}' has attribute '{attribute.name}' twice")
+        attributes[attribute.name] = attribute
+    extra = _extra(message, ("input", "output", "name", "op_type", "domain", "attribute"))
+    return ir.Node(op_type, inputs, outputs, name, domain, attributes, extra)
+
+
+def _attribute(message: Any, types: dict[bytes, TypeInfo]) -> ir.Attribute:
+    kind = message.type or _kind_by_presence(message)
+    field = VALUE_FIELD.get(kind)
+    value = _attribute_value(kind, getattr(message, field), types) if field else None
+    absent = [] if message.HasField("type") else ["type"]
+    if field and kind < ir.FLOATS and not message.HasField(field):
+        absent.append(field)
+    name = message.name.decode()
+    message.ClearField("type")
+    if field:
+        message.ClearField(field)
+    return ir.Attribute(name, kind, value, _extra(message, ("name",)), tuple(absent))
+
+
+def _kind_by_presence(message: Any) -> int:
+    """The type of an attribute of an old file, where only the value is written; 0 if none is."""
+    for kind, field in VALUE_FIELD.items():
+        if message.HasField(field) if kind < ir.FLOATS else len(getattr(message, field)):
+            return kind
+    return 0
+
+
+def _attribute_value(kind: int, value: Any, types: dict[bytes, TypeInfo]) -> Any:
+    if kind < ir.TENSOR:
+        return value
+    if kind == ir.TENSOR:
+        return _tensor(value)
+    if kind == ir.GRAPH:
+        return _graph(value, types)
+    return tuple([_attribute_value(kind - (ir.FLOATS - ir.FLOAT), item, types) for item in value])
+
+
+def _tensor(message: Any) -> ir.Tensor:
+    name, dims, data_type = message.name.decode(), tuple(message.dims), message.data_type
+    fields = ["name", "dims", "data_type"]
+    external: tuple[tuple[str, str], ...] = ()
+    raw, strings, place = None, None, "raw_data"
+    if message.data_location == EXTERNAL:
+        external = tuple((e.key.decode(), e.value.decode()) for e in message.external_data)
+        fields += ["external_data", "data_location"]
+    elif message.HasField("raw_data"):
+        raw = message.raw_data
+        message.ClearField("raw_data")
+    elif data_type == dtypes.STRING:
+        strings, place = tuple(message.string_data), "string_data"
+    elif 0 < data_type < 30:
+        place, item_type = typed_field(data_type)
+        raw = _typed_bytes(getattr(message, place), data_type, item_type)
+    if place != "raw_data":
+        message.ClearField(place)
+    return ir.Tensor(name, data_type, dims, raw, place, external, _extra(message, fields), strings)
+
+
+def _typed_bytes(items: Any, data_type: int, item_type: str) -> bytes:
+    wide = {"f": np.float64, "i": np.int64, "u": np.uint64 if item_type == "<u8" else np.int64}
+    values = np.array(list(items), dtype=wide[item_type[1]])
+    if data_type == dtypes.BOOL:
+        values = values != 0
+    return values.astype(item_type).tobytes()
+
+
+def _value(message: Any, types: dict[bytes, TypeInfo]) -> ir.Value:
+    info: TypeInfo = (None, None, None)
+    if message.HasField("type"):
+        raw = message.type.SerializeToString()
+        if raw not in types:
+            types[raw] = _type_info(message.type, raw)
+        info = types[raw]
+        message.ClearField("type")
+    name = message.name.decode()
+    return ir.Value(name, *info, _extra(message, ("name",)))
+
+
+def _type_info(message: Any, raw: bytes) -> TypeInfo:
+    """Element type, dims, and the bytes of the type where these two do not say all of it."""
+    elem_type, dims = read_type(message)
+    complete = TypeProto()
+    write_type(complete, elem_type, dims)
+    return elem_type, dims, None if complete.SerializeToString() == raw else raw

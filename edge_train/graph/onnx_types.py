@@ -1,0 +1,40 @@
+"""TypeProto <-> element type and dims of a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edge_train.graph import ir
+
+
+def read_type(message: Any) -> tuple[int | None, tuple[ir.Dim, ...] | None]:
+    """Element type and dims of a TypeProto; None for what it leaves open or is no tensor."""
+    tensor = message.tensor_type
+    elem_type = tensor.elem_type if tensor.HasField("elem_type") else None
+    if not tensor.HasField("shape"):
+        return elem_type, None
+    return elem_type, tuple([_dim(item) for item in tensor.shape.dim])
+
+
+def _dim(message: Any) -> ir.Dim:
+    kind = message.WhichOneof("value")
+    if kind is None:
+        return None
+    size: int = message.dim_value
+    return message.dim_param.decode() if kind == "dim_param" else size
+
+
+def write_type(message: Any, elem_type: int | None, dims: tuple[ir.Dim, ...] | None) -> None:
+    """Fills an empty TypeProto."""
+    tensor = message.tensor_type
+    if elem_type is not None:
+        tensor.elem_type = elem_type
+    if dims is None:
+        return
+    tensor.shape.SetInParent()
+    for dim in dims:
+        item = tensor.shape.dim.add()
+        if isinstance(dim, str):
+            item.dim_param = dim.encode()
+        elif dim is not None:
+            item.dim_value = dim
