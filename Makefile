@@ -1,6 +1,6 @@
 # make demo | test | test-all | slow | parity | bench | check | clean
 PYTHON ?= python3
-PYTHON311 ?= $(or $(shell command -v python3.11),$(lastword $(wildcard $(HOME)/.pyenv/versions/3.11*/bin/python3.11)))
+PYTHON311 ?= $(or $(shell python3.11 -c 'import sys; print(sys.executable)' 2>/dev/null),$(lastword $(wildcard $(HOME)/.pyenv/versions/3.11*/bin/python3.11)))
 BIN := .venv/bin
 REFERENCE := $(or $(EDGE_TRAIN_REFERENCE_PYTHON),.venv-reference/bin/python)
 REFERENCE_DONE := $(if $(EDGE_TRAIN_REFERENCE_PYTHON),,.venv-reference/.done)
