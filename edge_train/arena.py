@@ -1,0 +1,103 @@
+"""The arena: every trainable float32 parameter in one contiguous buffer, in a given order.
+
+Gradients lie in a second buffer of the same layout, optimizer moments in further ones that are
+made when first asked for. The Module lays it out and binds its views to onnxruntime; the optimizer
+runs over the flat buffers in one pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+_ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
+
+
+def _zeros(size: int) -> Floats:
+    # np.zeros takes untouched pages from the system, which cost no memory before they are written.
+    spare = _ALIGNMENT // np.dtype(np.float32).itemsize
+    raw: Floats = np.zeros(size + spare, np.float32)
+    start = -raw.ctypes.data % _ALIGNMENT // raw.itemsize
+    return raw[start : start + size]
+
+
+def _slots(layout: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, slice]:
+    slots: dict[str, slice] = {}
+    end = 0
+    for name, shape in layout:
+        if name in slots:
+            raise ValueError(f"parameter '{name}' appears twice in the arena's layout")
+        if any(dim < 0 for dim in shape):
+            raise ValueError(f"parameter '{name}' has shape {shape}; every size must be >= 0")
+        slots[name] = slice(end, end + math.prod(shape))
+        end = slots[name].stop
+    return slots
+
+
+class Arena:
+    """Weights, gradients and moments of the parameters in ``layout``: (name, shape) in order.
+
+    Raises ValueError for a repeated name or a negative size.
+    """
+
+    def __init__(self, layout: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+        self._slots = _slots(layout)
+        self._shapes = {name: tuple(shape) for name, shape in layout}
+        self._size = sum(math.prod(shape) for shape in self._shapes.values())
+        self._weights = _zeros(self._size)
+        self._gradients = _zeros(self._size)
+        self._moments: dict[int, Floats] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters in buffer order."""
+        return tuple(self._slots)
+
+    @property
+    def size(self) -> int:
+        """Elements of each buffer."""
+        return self._size
+
+    @property
+    def weights(self) -> Floats:
+        """All weights, float32 of shape (size,)."""
+        return self._weights
+
+    @property
+    def gradients(self) -> Floats:
+        """All gradients, float32 of shape (size,)."""
+        return self._gradients
+
+    def moment(self, index: int) -> Floats:
+        """Optimizer moment ``index``, float32 of shape (size,); zeros when first asked for."""
+        if index not in self._moments:
+            self._moments[index] = _zeros(self._size)
+        return self._moments[index]
+
+    def has_moment(self, index: int) -> bool:
+        """Whether moment ``index`` has been asked for before."""
+        return index in self._moments
+
+    def slot(self, name: str) -> slice:
+        """The place of a parameter in each buffer; KeyError for a name not in the arena."""
+        if name not in self._slots:
+            text = "it is frozen, not float32, or not in the model"
+            raise KeyError(f"parameter '{name}' is not in the arena: {text}")
+        return self._slots[name]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a parameter; KeyError for a name not in the arena."""
+        self.slot(name)
+        return self._shapes[name]
+
+    def view(self, buffer: Floats, name: str) -> Floats:
+        """The part of ``buffer`` (any of the arena's) that belongs to ``name``, in its shape."""
+        return buffer[self.slot(name)].reshape(self._shapes[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._slots
