@@ -1,0 +1,50 @@
+"""Which backend runs: the environment variable, its wrong values, a missing Numba."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from edge_train import kernels
+from edge_train.kernels import jit
+
+
+def test_the_default_is_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EDGE_TRAIN_KERNELS", raising=False)
+    assert kernels.select().name == "numpy"
+    monkeypatch.setenv("EDGE_TRAIN_KERNELS", "")
+    assert kernels.select().name == "numpy"
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [("auto", "numpy"), ("numpy", "numpy"), ("numba", "numba"),
+                        ("reference", "reference")]
+)  # fmt: skip
+def test_the_variable_chooses(value: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGE_TRAIN_KERNELS", value)
+    assert kernels.select().name == name
+
+
+def test_an_unknown_value_is_refused_with_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGE_TRAIN_KERNELS", "cuda")
+    with pytest.raises(ValueError, match=r"'cuda'.*auto, numpy, numba, reference"):
+        kernels.select()
+
+
+def test_a_missing_numba_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    jit.build.cache_clear()
+    with pytest.raises(ImportError, match=r"pip install 'edge-train\[numba\]'"):
+        kernels.select("numba")
+    jit.build.cache_clear()
+
+
+def test_importing_the_kernels_does_not_import_numba() -> None:
+    code = "import sys, edge_train.kernels as k; k.select('auto'); sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_two_numpy_backends_share_no_scratch() -> None:
+    assert kernels.select("numpy").adamw.__self__ is not kernels.select("numpy").adamw.__self__
