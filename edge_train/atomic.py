@@ -1,0 +1,117 @@
+"""Replace a file so that its reader sees the old bytes or the new ones, also after a power cut.
+
+Everything that edge_train saves goes through ``replacing``: temporary file in the same folder,
+flush, fsync, rename over the target, fsync of the folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+# what a file system without fsync of folders answers (FUSE, Android's shared storage)
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A binary file to write; leaving the block puts it in the place of ``path``.
+
+    An exception in the block (or on the way to the disk) leaves ``path`` as it was and removes the
+    temporary file. A missing folder is created, a symbolic link is followed, the permissions of
+    an existing file are kept. Raises IsADirectoryError for a folder and OSError from the disk.
+    """
+    target = os.path.realpath(os.fspath(path))
+    if os.path.isdir(target):
+        raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file name", target)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    _remove_abandoned(target)
+    temporary, file = _create(target)
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            _keep_mode(target, temporary)
+            # renamed while open and locked, so that no other process takes it for abandoned
+            if fcntl is not None:
+                os.replace(temporary, target)
+        if fcntl is None:
+            os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_folder(os.path.dirname(target))
+
+
+def sync_folder(folder: str) -> None:
+    """Write a folder's entries to the disk, where the system can do that (Linux, Android)."""
+    if sys.platform not in ("linux", "android"):
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return  # a folder that may be written to but not listed
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _create(target: str) -> tuple[str, BinaryIO]:
+    folder, name = os.path.split(target)
+    while True:
+        temporary = os.path.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(temporary, flags, 0o666)
+        file = os.fdopen(descriptor, "wb")
+        if _lock(descriptor) and os.path.exists(temporary):
+            return temporary, file
+        file.close()  # another save cleaned it away between open and lock
+
+
+def _lock(descriptor: int) -> bool:
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without locks
+    return True
+
+
+def _remove_abandoned(target: str) -> None:
+    """Remove what killed saves left: temporary files that nobody holds a lock on any more."""
+    if fcntl is None:
+        return
+    folder, name = os.path.split(target)
+    for path in glob.glob(os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.tmp")):
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(path)
+            finally:
+                os.close(descriptor)
+
+
+def _keep_mode(target: str, temporary: str) -> None:
+    with suppress(OSError):
+        os.chmod(temporary, os.stat(target).st_mode & 0o7777)

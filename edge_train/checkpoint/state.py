@@ -1,0 +1,174 @@
+"""CheckpointState: what a training session keeps: parameters, optimizer groups, properties.
+
+It comes from a checkpoint file and goes back into one. A Module and an Optimizer put their live
+arrays into it, so that a save at any time stores the present values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edge_train import dtypes
+from edge_train.checkpoint import writer
+from edge_train.checkpoint.format import DATA_IDENTITY, Checkpoint, Group, Property, Tensor
+from edge_train.checkpoint.parameter import Array, Parameter, Parameters
+from edge_train.checkpoint.properties import RESERVED, Properties
+from edge_train.checkpoint.source import Readable
+
+
+@dataclass
+class OptimizerGroup:
+    """Optimizer state: ``moments[parameter]["momentum0"]`` are arrays of the parameter's shape."""
+
+    name: str
+    step: int = 0
+    initial_learning_rate: float = 0.001
+    moments: dict[str, dict[str, Array]] = field(default_factory=dict)
+
+
+class CheckpointState:
+    """The state of a training session; made by ``load_checkpoint``.
+
+    ``groups`` holds the optimizer groups by name and ``private`` the package's own strings, stored
+    as properties whose names begin with "edge_train.".
+    """
+
+    def __init__(self, parameters: Iterable[Parameter] = (), *, is_nominal: bool = False) -> None:
+        by_name: dict[str, Parameter] = {}
+        for parameter in parameters:
+            by_name.setdefault(parameter.name, parameter)  # the first wins, as in the reference
+        self._parameters = Parameters(by_name)
+        self._properties = Properties()
+        self._is_nominal = is_nominal
+        self._has_external_data = False
+        self.groups: dict[str, OptimizerGroup] = {}
+        self.private: dict[str, str] = {}
+
+    @classmethod
+    def load_checkpoint(cls, checkpoint_uri: Readable) -> CheckpointState:
+        """The state in a checkpoint file, complete or nominal.
+
+        ``checkpoint_uri`` is a path (str or PathLike), the bytes of the file (bytes, bytearray,
+        memoryview), or a binary file object, read from its position on. Raises FileNotFoundError,
+        CheckpointCorrupt, CheckpointVersion, CheckpointError, and TypeError for anything else.
+        """
+        with writer.open_checkpoint(checkpoint_uri) as checkpoint:
+            state = cls(_parameters(checkpoint), is_nominal=checkpoint.is_nominal)
+            state._has_external_data = checkpoint.has_external_data
+            state.groups = {group.name: _group(group) for group in checkpoint.groups or ()}
+            state._take_properties(checkpoint)
+        return state
+
+    @classmethod
+    def save_checkpoint(
+        cls,
+        state: CheckpointState,
+        checkpoint_uri: str | os.PathLike[str],
+        include_optimizer_state: bool = True,
+    ) -> None:
+        """Save ``state`` so that the file is the old one or the new one at every moment.
+
+        The optimizer's moments are stored by default (onnxruntime-training asks for
+        ``include_optimizer_state=True``): a run that is resumed without them is another run.
+        A missing folder is created. Raises CheckpointError if the file cannot be written.
+        """
+        if not isinstance(state, CheckpointState):
+            raise TypeError(f"state is a CheckpointState, got {type(state).__name__}")
+        if not isinstance(checkpoint_uri, (str, os.PathLike)):
+            raise TypeError(f"checkpoint_uri is a path, got {type(checkpoint_uri).__name__}")
+        writer.write(state.to_checkpoint(include_optimizer_state), checkpoint_uri)
+
+    @property
+    def parameters(self) -> Parameters:
+        """The model parameters by name."""
+        return self._parameters
+
+    @property
+    def properties(self) -> Properties:
+        """The user's properties by name."""
+        return self._properties
+
+    @property
+    def is_nominal(self) -> bool:
+        """Whether the parameters have names and no data yet."""
+        return self._is_nominal
+
+    def mark_filled(self) -> None:
+        """Every parameter has data now (the Module attached it)."""
+        self._is_nominal = False
+
+    def to_checkpoint(self, include_optimizer_state: bool = True) -> Checkpoint:
+        """The state as the tables of the format; arrays are shared, not copied."""
+        groups = self.groups.values() if include_optimizer_state else ()
+        properties: dict[str, Property] = {**dict(self._properties), **self.private}
+        everything = [parameter for _, parameter in self._parameters]
+        return Checkpoint(
+            trainable=tuple(_stored(p) for p in everything if p.requires_grad),
+            frozen=tuple(_stored(p) for p in everything if not p.requires_grad),
+            is_nominal=self._is_nominal,
+            has_external_data=self._has_external_data,
+            groups=tuple(_stored_group(group) for group in sorted(groups, key=lambda g: g.name)),
+            properties=properties,
+        )
+
+    def _take_properties(self, checkpoint: Checkpoint) -> None:
+        for name, value in checkpoint.properties.items():
+            if name == DATA_IDENTITY:
+                continue  # made anew by each save
+            if name.startswith(RESERVED) and isinstance(value, str):
+                self.private[name] = value
+            else:
+                self._properties._values[name] = value
+
+    def __repr__(self) -> str:
+        kind = "nominal, " if self._is_nominal else ""
+        return (
+            f"CheckpointState({kind}{len(self._parameters)} parameters, {len(self.groups)} "
+            f"optimizer groups, {len(self._properties)} properties)"
+        )
+
+
+def _parameters(checkpoint: Checkpoint) -> list[Parameter]:
+    taken: set[str] = set()
+    parameters = []
+    for tensors, trainable in ((checkpoint.trainable, True), (checkpoint.frozen, False)):
+        for tensor in tensors:
+            if tensor.name in taken:
+                continue
+            taken.add(tensor.name)
+            array = None if checkpoint.is_nominal else tensor.array()
+            parameters.append(Parameter(tensor.name, trainable, array))
+    return parameters
+
+
+def _group(group: Group) -> OptimizerGroup:
+    moments: dict[str, dict[str, Array]] = {}
+    for parameter, tensors in group.moments:
+        own = moments.setdefault(parameter, {})
+        for tensor in tensors:
+            if tensor.name not in own:
+                own[tensor.name] = tensor.array()
+    return OptimizerGroup(group.name, group.step, group.initial_learning_rate, moments)
+
+
+def _tensor(name: str, array: Array) -> Tensor:
+    return Tensor(name, dtypes.number_of(array.dtype), tuple(array.shape), array)
+
+
+def _stored(parameter: Parameter) -> Tensor:
+    array = parameter._array
+    if array is None:
+        return Tensor(parameter.name, dtypes.FLOAT, (), np.empty(0, np.float32))
+    return _tensor(parameter.name, array)
+
+
+def _stored_group(group: OptimizerGroup) -> Group:
+    moments = tuple(
+        (name, tuple(_tensor(kind, array) for kind, array in sorted(own.items())))
+        for name, own in sorted(group.moments.items())
+    )
+    return Group(group.name, group.step, group.initial_learning_rate, moments)
