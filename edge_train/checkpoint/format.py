@@ -181,7 +181,7 @@ def _with_data(checkpoint: Checkpoint, external: Source) -> Checkpoint:
     def place(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         # an offset wins over inline data, as in the reference
         return tuple(
-            replace(t, data=Span(external, t.offset, t.nbytes)) if t.offset >= 0 else t
+            replace(t, data=Span(external, t.offset, t.nbytes), offset=-1) if t.offset >= 0 else t
             for t in tensors
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -20,8 +20,8 @@ class Properties:
     and NumPy integers become int, NumPy floats become float, bytes become str.
     """
 
-    def __init__(self) -> None:
-        self._values: dict[str, Property] = {}
+    def __init__(self, stored: Mapping[str, Property] | None = None) -> None:
+        self._values: dict[str, Property] = dict(stored or {})
 
     def __getitem__(self, name: str) -> Property:
         """The value; KeyError with the nearest names."""

@@ -7,13 +7,14 @@ arrays into it, so that a save at any time stores the present values.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from edge_train import dtypes
-from edge_train.checkpoint import writer
+from edge_train.arena import Arena
+from edge_train.checkpoint import files
 from edge_train.checkpoint.format import DATA_IDENTITY, Checkpoint, Group, Property, Tensor
 from edge_train.checkpoint.parameter import Array, Parameter, Parameters
 from edge_train.checkpoint.properties import RESERVED, Properties
@@ -47,6 +48,7 @@ class CheckpointState:
         self._has_external_data = False
         self.groups: dict[str, OptimizerGroup] = {}
         self.private: dict[str, str] = {}
+        self.arena: Arena | None = None  # the trainable parameters' memory, made by a Module
 
     @classmethod
     def load_checkpoint(cls, checkpoint_uri: Readable) -> CheckpointState:
@@ -56,11 +58,12 @@ class CheckpointState:
         memoryview), or a binary file object, read from its position on. Raises FileNotFoundError,
         CheckpointCorrupt, CheckpointVersion, CheckpointError, and TypeError for anything else.
         """
-        with writer.open_checkpoint(checkpoint_uri) as checkpoint:
+        with files.open_checkpoint(checkpoint_uri) as checkpoint:
             state = cls(_parameters(checkpoint), is_nominal=checkpoint.is_nominal)
             state._has_external_data = checkpoint.has_external_data
             state.groups = {group.name: _group(group) for group in checkpoint.groups or ()}
-            state._take_properties(checkpoint)
+            state.private, own = _split(checkpoint.properties)
+            state._properties = Properties(own)
         return state
 
     @classmethod
@@ -80,7 +83,7 @@ class CheckpointState:
             raise TypeError(f"state is a CheckpointState, got {type(state).__name__}")
         if not isinstance(checkpoint_uri, (str, os.PathLike)):
             raise TypeError(f"checkpoint_uri is a path, got {type(checkpoint_uri).__name__}")
-        writer.write(state.to_checkpoint(include_optimizer_state), checkpoint_uri)
+        files.write(state.to_checkpoint(include_optimizer_state), checkpoint_uri)
 
     @property
     def parameters(self) -> Parameters:
@@ -115,15 +118,6 @@ class CheckpointState:
             properties=properties,
         )
 
-    def _take_properties(self, checkpoint: Checkpoint) -> None:
-        for name, value in checkpoint.properties.items():
-            if name == DATA_IDENTITY:
-                continue  # made anew by each save
-            if name.startswith(RESERVED) and isinstance(value, str):
-                self.private[name] = value
-            else:
-                self._properties._values[name] = value
-
     def __repr__(self) -> str:
         kind = "nominal, " if self._is_nominal else ""
         return (
@@ -143,6 +137,20 @@ def _parameters(checkpoint: Checkpoint) -> list[Parameter]:
             array = None if checkpoint.is_nominal else tensor.array()
             parameters.append(Parameter(tensor.name, trainable, array))
     return parameters
+
+
+def _split(properties: Mapping[str, Property]) -> tuple[dict[str, str], dict[str, Property]]:
+    """The package's own strings, and the user's properties."""
+    private: dict[str, str] = {}
+    own: dict[str, Property] = {}
+    for name, value in properties.items():
+        if name == DATA_IDENTITY:
+            continue  # made anew by each save
+        if name.startswith(RESERVED) and isinstance(value, str):
+            private[name] = value
+        else:
+            own[name] = value
+    return private, own
 
 
 def _group(group: Group) -> OptimizerGroup:

@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from edge_train import dtypes
-from edge_train.checkpoint import writer
+from edge_train.checkpoint import files
 from edge_train.checkpoint.format import Checkpoint, Tensor
 from edge_train.checkpoint.source import Readable
 
@@ -18,13 +18,13 @@ def to_nominal(source: Readable, destination: str | os.PathLike[str]) -> None:
     Optimizer state and properties belong to a training run and are left out. Raises
     FileNotFoundError, CheckpointError and its children.
     """
-    with writer.open_checkpoint(source) as checkpoint:
+    with files.open_checkpoint(source) as checkpoint:
         nominal = Checkpoint(
             trainable=tuple(_nameplate(tensor) for tensor in checkpoint.trainable),
             frozen=tuple(_nameplate(tensor) for tensor in checkpoint.frozen),
             is_nominal=True,
         )
-    writer.write(nominal, destination)
+    files.write(nominal, destination)
 
 
 def _nameplate(tensor: Tensor) -> Tensor:

@@ -1,0 +1,171 @@
+"""Checkpoint files: opening one, and replacing one so that old or new is always readable.
+
+Tensors are inline or (if the state came so, or from 1800 MiB on) in a second file, the data file.
+Two files cannot be renamed at once, so the data is first completed as ``<path>.data.next``; then
+the checkpoint, which holds the identity of its data, is replaced; then the data file is renamed.
+``open_checkpoint`` takes the ``.next`` file if its identity is the asked one, so that at every
+moment it finds the old state or the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+
+from edge_train import atomic, dtypes
+from edge_train.checkpoint import source as sources
+from edge_train.checkpoint.builder import Builder, blocks
+from edge_train.checkpoint.format import DATA_IDENTITY, Checkpoint, Group, Tensor, read
+from edge_train.checkpoint.layout import layout
+from edge_train.checkpoint.source import FileSource, Readable, Source
+from edge_train.errors import CheckpointError
+
+_EIGHT_BYTE_TYPES = frozenset((dtypes.INT64, dtypes.DOUBLE, dtypes.UINT64))
+_IDENTITY_BYTES = 16
+
+#: offsets end at 2 GiB; from here on generate_artifacts uses a data file, and so does ``write``
+INLINE_LIMIT = 1800 * 2**20
+
+
+@contextmanager
+def open_checkpoint(readable: Readable) -> Iterator[Checkpoint]:
+    """The checkpoint at a path, in bytes or in a binary file; its tensors can be read inside.
+
+    Raises what ``source.opened`` and ``format.read`` raise.
+    """
+    with ExitStack() as stack:
+        source = stack.enter_context(sources.opened(readable))
+
+        def open_data(identity: str | None) -> Source:
+            return stack.enter_context(_opened_data(source, identity))
+
+        yield read(source, open_data)
+
+
+def write(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
+    """Write in place of ``path``: the old file or the new one is there at every moment.
+
+    Raises CheckpointError if the disk or the path refuses; the old file is untouched then.
+    """
+    target = os.fspath(path)
+    try:
+        if checkpoint.has_external_data or _inline_bytes(checkpoint) >= INLINE_LIMIT:
+            _write_two_files(checkpoint, target)
+        else:
+            _write_blocks(layout(checkpoint), target)
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint '{target}' cannot be written: {error.strerror or error}; what was there "
+            "before is unchanged"
+        ) from error
+
+
+def _write_blocks(builder: Builder, path: str) -> None:
+    with atomic.replacing(path) as file:
+        for block in builder.blocks():
+            file.write(block)
+
+
+def _write_two_files(checkpoint: Checkpoint, path: str) -> None:
+    _finish_rename(path)
+    trainable, end = _placed(checkpoint.trainable, 0)
+    frozen, end = _placed(checkpoint.frozen, end)
+    moved = replace(checkpoint, trainable=trainable, frozen=frozen, has_external_data=True)
+    if _inline_bytes(moved) >= INLINE_LIMIT:
+        moved = replace(moved, groups=_placed_groups(moved.groups or (), end))
+    identity = _write_data(moved, path)
+    properties = {**checkpoint.properties, DATA_IDENTITY: identity}
+    _write_blocks(layout(replace(moved, properties=properties)), path)
+    _finish_rename(path)
+
+
+def _placed(tensors: tuple[Tensor, ...], end: int) -> tuple[tuple[Tensor, ...], int]:
+    placed = []
+    for tensor in tensors:
+        align = 8 if tensor.data_type in _EIGHT_BYTE_TYPES else 4
+        offset = end + -end % align
+        placed.append(replace(tensor, offset=offset))
+        end = offset + (0 if tensor.data is None else tensor.data.nbytes)
+    return tuple(placed), end
+
+
+def _placed_groups(groups: tuple[Group, ...], end: int) -> tuple[Group, ...]:
+    placed = []
+    for group in groups:
+        moments = []
+        for parameter, tensors in group.moments:
+            there, end = _placed(tensors, end)
+            moments.append((parameter, there))
+        placed.append(replace(group, moments=tuple(moments)))
+    return tuple(placed)
+
+
+def _inline_bytes(checkpoint: Checkpoint) -> int:
+    return sum(
+        tensor.data.nbytes
+        for _, tensor in checkpoint.tensors()
+        if tensor.offset < 0 and tensor.data is not None
+    )
+
+
+def _write_data(checkpoint: Checkpoint, path: str) -> str:
+    """Write ``<path>.data.next``; its last 16 bytes are the identity of all before them."""
+    digest = hashlib.blake2b(digest_size=_IDENTITY_BYTES)
+    written = 0
+    with atomic.replacing(f"{path}.data.next") as file:
+        for _, tensor in checkpoint.tensors():
+            if tensor.offset < 0:
+                continue
+            gap = bytes(tensor.offset - written)
+            data = () if tensor.data is None else blocks(tensor.data)
+            for block in (gap, *data):
+                file.write(block)
+                digest.update(block)
+                written += len(block)
+        file.write(digest.digest())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _opened_data(checkpoint: Source, identity: str | None) -> Iterator[Source]:
+    if checkpoint.path is None:
+        raise CheckpointError(
+            f"checkpoint {checkpoint.label} keeps tensor data in a second file '<path>.data'; load "
+            "it by its path"
+        )
+    path = f"{checkpoint.path}.data"
+    if identity is not None and _identity(f"{path}.next") == identity:
+        path += ".next"
+    try:
+        sources.refuse_special(path)
+        with open(path, "rb") as file:
+            yield FileSource(file, f"'{path}'", path)
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"checkpoint {checkpoint.label} keeps tensor data in '{path}', which is missing; copy "
+            "both files"
+        ) from error
+
+
+def _identity(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            file.seek(-_IDENTITY_BYTES, os.SEEK_END)
+            return file.read().hex()
+    except OSError:
+        return None
+
+
+def _finish_rename(path: str) -> None:
+    """Give the data that the checkpoint at ``path`` asks for its final name."""
+    new = f"{path}.data.next"
+    identity = _identity(new)
+    asked = None
+    with suppress(CheckpointError, FileNotFoundError), open_checkpoint(path) as checkpoint:
+        asked = checkpoint.properties.get(DATA_IDENTITY)
+    if identity is not None and identity == asked:
+        os.replace(new, f"{path}.data")
+        atomic.sync_folder(os.path.dirname(os.path.abspath(path)))
