@@ -1,0 +1,72 @@
+"""The command ``edge-train``: parses the words and hands them to the package.
+
+Exit codes: 0 done, 1 the run did not reach its goal, 2 the user's mistake or an unusable file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from edge_train.errors import EdgeTrainError
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="edge-train", description="On-device fine-tuning on the stock onnxruntime wheel."
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"edge-train {version('edge-train')}"
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    demo = commands.add_parser(
+        "demo",
+        help="train a small CNN on the UCI handwritten digits, from nominal checkpoint to export",
+    )
+    demo.add_argument("--folder", type=Path, help="keep the files in FOLDER (default: a scratch)")
+    demo.add_argument("--epochs", type=_positive, default=15, help="passes over the data (15)")
+    demo.set_defaults(run=_demo)
+    nominal = commands.add_parser(
+        "to-nominal", help="turn a full checkpoint into a nominal one: names without data"
+    )
+    nominal.add_argument("checkpoint", type=Path, help="a complete checkpoint")
+    nominal.add_argument("nominal", type=Path, help="the nominal checkpoint to write")
+    nominal.set_defaults(run=_to_nominal)
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number >= 1, got {text}")
+    return value
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from edge_train import demo
+
+    return demo.main(arguments.folder, arguments.epochs)
+
+
+def _to_nominal(arguments: argparse.Namespace) -> int:
+    from edge_train.convert.nominal import to_nominal
+
+    to_nominal(arguments.checkpoint, arguments.nominal)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code. Errors become one line on stderr."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except (EdgeTrainError, OSError) as error:
+        print(f"edge-train: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("edge-train: stopped", file=sys.stderr)
+        return 130
+    return code

@@ -1,0 +1,16 @@
+"""Device side: training ops become nodes that stock onnxruntime has."""
+
+from edge_train.graph.lowering import (
+    activations,
+    arithmetic,
+    indexing,
+    losses,
+)
+from edge_train.graph.lowering.builder import LabelRange
+from edge_train.graph.lowering.driver import Lowered, accumulating, lower
+from edge_train.graph.lowering.registry import RULES
+
+__all__ = ["RULES", "LabelRange", "Lowered", "accumulating", "lower"]
+
+# importing a family registers its rules
+_FAMILIES = (activations, arithmetic, indexing, losses)

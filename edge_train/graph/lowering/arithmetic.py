@@ -1,0 +1,130 @@
+"""Arithmetic: scaling, division, matrix products with transposes, and undoing a broadcast."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edge_train import dtypes
+from edge_train.graph import ir
+from edge_train.graph.lowering.builder import Builder, Refuse
+from edge_train.graph.lowering.registry import lowers
+
+
+@lowers("Scale")
+def scale(b: Builder, node: ir.Node) -> str:
+    x, factor = node.inputs
+    factor = b.cast_like(factor, x)
+    return b.div(x, factor) if node.attr("scale_down", 0) else b.mul(x, factor)
+
+
+@lowers("ReduceSumTraining")
+def reduce_sum_training(b: Builder, node: ir.Node) -> str:
+    data, axes = node.inputs
+    keepdims, noop = node.attr("keepdims", 1), node.attr("noop_with_empty_axes", 0)
+    return b.op("ReduceSum", data, axes, keepdims=keepdims, noop_with_empty_axes=noop)
+
+
+@lowers("FusedMatMul")
+def fused_matmul(b: Builder, node: ir.Node) -> str:
+    """alpha op(A) op(B); onnxruntime folds the Transposes into its own matrix product again."""
+    if node.attr("transBatchA", 0) or node.attr("transBatchB", 0):
+        raise Refuse("transBatchA/transBatchB are not supported")
+    operands = [
+        _swap_last_axes(b, name) if node.attr(flag, 0) else name
+        for name, flag in zip(node.inputs, ("transA", "transB"), strict=True)
+    ]
+    product = b.op("MatMul", *operands)
+    alpha = node.attr("alpha", 1.0)
+    return product if alpha == 1.0 else b.mul(product, alpha)
+
+
+def _swap_last_axes(b: Builder, x: str) -> str:
+    rank = b.rank(x)
+    if rank < 2:
+        return x
+    return b.transpose(x, *range(rank - 2), rank - 1, rank - 2)
+
+
+@lowers("DivGrad")
+def div_grad(b: Builder, node: ir.Node) -> tuple[str, str]:
+    """dA = dY / B and dB = -dY A / B^2, each summed over what broadcasting repeated."""
+    dy, numerator, divisor = node.inputs
+    quotient = b.div(dy, divisor)
+    d_numerator = d_divisor = ""
+    if node.output(0):
+        d_numerator = unbroadcast(b, quotient, dy, numerator)
+    if node.output(1):
+        slope = b.neg(b.mul(quotient, b.div(numerator, divisor)))
+        d_divisor = unbroadcast(b, slope, dy, divisor)
+    return d_numerator, d_divisor
+
+
+def unbroadcast(b: Builder, gradient: str, like: str, target: str) -> str:
+    """Sums ``gradient`` (sizes of ``like``) down to the shape of ``target``."""
+    axes = _broadcast_axes(b.shapes.dims(like), b.shapes.dims(target))
+    if axes is None:
+        rank = max(b.rank(like), b.rank(target))
+        grown = _left_padded(b, b.shape(target), rank - b.rank(target))
+        run_time = b.op("Reshape", _repeated(b, grown, b.shape(like)), b.ints(-1))
+        total = b.op("ReduceSum", gradient, run_time, keepdims=1, noop_with_empty_axes=1)
+        return b.reshape_like(total, target)
+    if not axes:
+        return gradient
+    missing = b.rank(like) - b.rank(target)
+    if axes == list(range(missing)):
+        return b.sum(gradient, axes, keepdims=False)
+    total = b.sum(gradient, axes)
+    return b.op("Squeeze", total, b.ints(*range(missing))) if missing else total
+
+
+def _broadcast_axes(
+    full: tuple[ir.Dim, ...] | None, part: tuple[ir.Dim, ...] | None
+) -> list[int] | None:
+    """Axes of ``full`` that ``part`` repeats along; None where only the run can tell."""
+    if full is None or part is None:
+        return None
+    missing = len(full) - len(part)
+    axes = list(range(missing))
+    for axis, (size, own) in enumerate(zip(full[missing:], part, strict=True), missing):
+        if own == 1:
+            if size != 1:
+                axes.append(axis)
+        elif own is None or own != size:
+            return None
+    return axes
+
+
+def _left_padded(b: Builder, shape: str, missing: int) -> str:
+    return b.concat_ints(b.ints(*[1] * missing), shape) if missing else shape
+
+
+def _repeated(b: Builder, part: str, full: str) -> str:
+    """Indices where ``part`` is 1 and ``full`` is not (both 1-D of one length), as (1, k)."""
+    repeated = b.op("And", b.equal(part, 1), b.op("Not", b.equal(full, 1)))
+    return b.op("NonZero", repeated, elem_type=dtypes.INT64)
+
+
+@lowers("BroadcastGradientArgs")
+def broadcast_gradient_args(b: Builder, node: ir.Node) -> tuple[str, ...]:
+    """The axes along which each of two shapes was repeated, last axis first."""
+    a, c = node.inputs
+    size_a, size_c = (
+        b.op("Size", a, elem_type=dtypes.INT64),
+        b.op("Size", c, elem_type=dtypes.INT64),
+    )
+    rank = b.op("Max", size_a, size_c)
+    a, c = (_grown(b, shape, b.sub(rank, size)) for shape, size in ((a, size_a), (c, size_c)))
+    pairs = zip(node.outputs, ((a, c), (c, a)), strict=False)
+    return tuple(_reversed(b, _repeated(b, *pair)) if output else "" for output, pair in pairs)
+
+
+def _grown(b: Builder, shape: str, missing: str) -> str:
+    one = ir.Tensor.of("value", np.ones(1, np.int64))
+    count = b.op("Reshape", missing, b.ints(1))
+    return b.op("Concat", b.op("ConstantOfShape", count, value=one), shape, axis=0)
+
+
+def _reversed(b: Builder, axes: str) -> str:
+    flat = b.op("Reshape", axes, b.ints(-1))
+    lowest = np.iinfo(np.int64).min
+    return b.op("Slice", flat, b.ints(-1), b.ints(lowest), b.ints(0), b.ints(-1))

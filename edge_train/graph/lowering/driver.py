@@ -1,0 +1,220 @@
+"""The walk from a training (or eval) graph to one that stock onnxruntime runs.
+
+Each node is rewritten by its rule or kept; accumulators, in-place statistics and the reset flag
+disappear: gradients and new statistics become plain outputs that the caller binds to memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from edge_train.errors import UnsupportedOp
+from edge_train.graph import ir
+from edge_train.graph.lowering.builder import Builder, LabelRange, Refuse
+from edge_train.graph.lowering.registry import lowers, rule_for
+from edge_train.graph.opset import raise_opset
+from edge_train.graph.passes import live_nodes, outer_reads
+from edge_train.graph.shapes import Shapes
+
+#: the newest IR version that every supported onnxruntime reads
+IR_VERSION = 10
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A graph for stock onnxruntime and what its outputs mean.
+
+    The outputs are, in order: ``results`` (the model's own), the gradients, the state updates and
+    the observed label ranges.
+    """
+
+    model: ir.Model
+    results: tuple[str, ...]
+    gradients: Mapping[str, str]  # gradient buffer input -> output
+    updates: Mapping[str, str]  # parameter input -> output with its new value
+    labels: tuple[LabelRange, ...]
+
+
+@lowers("InPlaceAccumulatorV2")
+def accumulator(b: Builder, node: ir.Node) -> tuple[str, ...]:
+    """buffer += value is done by the caller's memory: remember which gradient goes where."""
+    buffer, value = node.inputs[:2]
+    if node.output(1):
+        raise Refuse("an accumulator whose sum is read inside the graph")
+    b.gradients[buffer] = value
+    return ("",)
+
+
+def lower(model: ir.Model) -> Lowered:
+    """Rewrites a model; UnsupportedOp lists every node that has no lowering.
+
+    Errors: ArtifactError for an opset that cannot be raised.
+    """
+    model = raise_opset(model)
+    b = Builder(model.graph, Shapes.of(model))
+    alias: dict[str, str] = {}
+    refused: list[str] = []
+    for node in model.graph.nodes:
+        try:
+            _lower_node(b, _renamed(node, alias), node, alias)
+        except Refuse as reason:
+            refused.append(f"{node.describe()}: {reason}")
+            alias.update({name: name for name in node.outputs})
+    if refused:
+        raise UnsupportedOp(
+            f"{len(refused)} node(s) cannot be run on stock onnxruntime:\n  " + "\n  ".join(refused)
+        )
+    return _assemble(model, b, alias)
+
+
+def _lower_node(b: Builder, node: ir.Node, source: ir.Node, alias: dict[str, str]) -> None:
+    rule = rule_for(node)
+    if rule is None:
+        b.nodes.append(node)
+        return
+    b.begin(source)
+    results = rule(b, node)
+    names = (results,) if isinstance(results, str) else results
+    for output, name in zip(source.outputs, names, strict=False):
+        if output and name:
+            alias[output] = name
+            if b.shapes.dims(name) is None:
+                b.shapes.set(name, b.elem_type(name), b.shapes.dims(output))
+
+
+def _renamed(node: ir.Node, alias: Mapping[str, str]) -> ir.Node:
+    """The node reading the tensors that now stand for its inputs, inside subgraphs too."""
+    if not alias:
+        return node
+    inputs = tuple(alias.get(name, name) for name in node.inputs)
+    if not any(True for _ in ir.subgraphs(node)):
+        return node if inputs == node.inputs else replace(node, inputs=inputs)
+    table = {name: _renamed_attribute(value, alias) for name, value in node.attributes.items()}
+    return replace(node, inputs=inputs, attributes=table)
+
+
+def _renamed_attribute(attribute: ir.Attribute, alias: Mapping[str, str]) -> ir.Attribute:
+    if attribute.type == ir.GRAPH:
+        return replace(attribute, value=_renamed_graph(attribute.value, alias))
+    if attribute.type == ir.GRAPHS:
+        return replace(attribute, value=tuple(_renamed_graph(g, alias) for g in attribute.value))
+    return attribute
+
+
+def _renamed_graph(graph: ir.Graph, alias: Mapping[str, str]) -> ir.Graph:
+    own = {value.name for value in graph.inputs} | set(graph.initializers)
+    own.update(name for node in graph.nodes for name in node.outputs)
+    outer = {name: new for name, new in alias.items() if name not in own}
+    return replace(graph, nodes=[_renamed(node, outer) for node in graph.nodes])
+
+
+def _assemble(model: ir.Model, b: Builder, alias: dict[str, str]) -> Lowered:
+    graph = model.graph
+    flags = _accumulator_flags(graph)
+    results = [value for value in graph.outputs if value.name not in flags]
+    dropped = set(b.gradients) | _reset_flags(graph)
+    inputs = [value for value in graph.inputs if value.name not in dropped]
+    fed = {value.name for value in inputs}
+    gradients = {buffer: alias.get(name, name) for buffer, name in b.gradients.items()}
+    updates = {name: new for name, new in b.updates.items() if name in fed}
+    observed = [label.observed for label in b.labels if label.observed]
+    wanted = _Outputs(b, fed | set(graph.initializers))
+    for value in results:
+        wanted.add_result(value, alias.get(value.name, value.name))
+    gradients = {buffer: wanted.add(name) for buffer, name in gradients.items()}
+    updates = {target: wanted.add(name) for target, name in updates.items()}
+    for name in observed:
+        wanted.add(name)
+    nodes = live_nodes(wanted.renamed_nodes(), {value.name for value in wanted.values})
+    used = {name for node in nodes for name in outer_reads(node)} | {v.name for v in wanted.values}
+    constants = {**graph.initializers, **b.constants}
+    lowered = ir.Graph(
+        name=graph.name or "edge_train",
+        nodes=nodes,
+        inputs=inputs,
+        outputs=wanted.values,
+        initializers={name: value for name, value in constants.items() if name in used},
+    )
+    return Lowered(
+        _model(model, lowered),
+        tuple(value.name for value in results),
+        gradients,
+        updates,
+        tuple(b.labels),
+    )
+
+
+class _Outputs:
+    """Graph outputs: each a distinct tensor that a node makes, the results under their own names."""
+
+    def __init__(self, b: Builder, not_made: set[str]) -> None:
+        self.values: list[ir.Value] = []
+        self._b = b
+        self._not_made = not_made | set(b.constants)
+        self._rename: dict[str, str] = {}
+
+    def add_result(self, value: ir.Value, made_as: str) -> None:
+        """A model output: keeps its name even when another tensor now stands for it."""
+        if made_as != value.name:
+            if made_as in self._not_made or made_as in self._rename:
+                self._b.nodes.append(ir.make_node("Identity", [made_as], [value.name]))
+            else:
+                self._rename[made_as] = value.name
+        self.values.append(value)
+
+    def add(self, name: str) -> str:
+        """An output under whatever name it has; a copy where that is taken."""
+        name = self._rename.get(name, name)
+        taken = any(value.name == name for value in self.values)
+        if taken or name in self._not_made:
+            name = self._b.op("Identity", name)
+        self.values.append(ir.Value(name, self._b.elem_type(name), self._b.shapes.dims(name)))
+        return name
+
+    def renamed_nodes(self) -> list[ir.Node]:
+        """The builder's nodes after the renaming of results."""
+        table = self._rename
+        return [
+            replace(n, outputs=tuple(table.get(name, name) for name in n.outputs))
+            for n in (_renamed(node, table) for node in self._b.nodes)
+        ]
+
+
+def _accumulator_flags(graph: ir.Graph) -> set[str]:
+    return {
+        name
+        for node in graph.nodes
+        if node.op_type == "InPlaceAccumulatorV2"
+        for name in node.outputs
+    }
+
+
+def _reset_flags(graph: ir.Graph) -> set[str]:
+    return {node.input(2) for node in graph.nodes if node.op_type == "InPlaceAccumulatorV2"}
+
+
+def _model(source: ir.Model, graph: ir.Graph) -> ir.Model:
+    domains = {node.domain for node in graph.nodes if node.domain not in ir.ONNX_DOMAINS}
+    imports = [("", source.opset() or 0)]
+    imports += [(name, version) for name, version in source.opset_imports if name in domains]
+    return ir.Model(graph, IR_VERSION, imports, source.extra)
+
+
+def accumulating(lowered: Lowered) -> ir.Model:
+    """The same graph with ``gradient + buffer`` in place of each gradient output.
+
+    The output keeps its name, so that one table of bindings serves both graphs.
+    """
+    graph = lowered.model.graph
+    fresh = {name: f"{name}/step" for name in lowered.gradients.values()}
+    nodes = []
+    for node in graph.nodes:
+        node = _renamed(node, fresh)
+        nodes.append(replace(node, outputs=tuple(fresh.get(n, n) for n in node.outputs)))
+    types = {value.name: value for value in graph.outputs}
+    inputs = list(graph.inputs)
+    for buffer, name in lowered.gradients.items():
+        nodes.append(ir.make_node("Add", [buffer, fresh[name]], [name], f"accumulate/{name}"))
+        inputs.append(ir.Value(buffer, types[name].elem_type, types[name].dims))
+    return replace(lowered.model, graph=replace(graph, nodes=nodes, inputs=inputs))

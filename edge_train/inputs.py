@@ -1,0 +1,161 @@
+"""What a user feeds: counted, named and checked before a graph runs.
+
+Bad input is refused here, in Python's words: onnxruntime would read out of bounds, divide by zero
+or name an inner node.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from edge_train import dtypes
+from edge_train.errors import ShapeMismatch
+from edge_train.graph import ir
+from edge_train.graph.lowering import LabelRange
+from edge_train.session import Fed
+
+
+class InputSpec:
+    """The user inputs of one graph, in order, with the label ranges of its losses."""
+
+    def __init__(self, values: Sequence[ir.Value], labels: Sequence[LabelRange]) -> None:
+        self.names = tuple(value.name for value in values)
+        self._values = tuple(values)
+        self._labels = tuple(label for label in labels if not label.observed)
+        self._dtypes = tuple(
+            None if value.elem_type is None else dtypes.NUMPY.get(value.elem_type)
+            for value in values
+        )
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Fed]:
+        """Positional and keyword arguments as a feed, every one checked.
+
+        Errors: TypeError (count, names, dtype, kind), ShapeMismatch (rank, width, batch),
+        ValueError (an empty axis), IndexError (a label outside its classes).
+        """
+        feeds = self._named(args, kwargs)
+        symbols: dict[str, tuple[str, int]] = {}
+        for value, dtype in zip(self._values, self._dtypes, strict=True):
+            feeds[value.name] = self._checked(value, dtype, feeds[value.name], symbols)
+        for label in self._labels:
+            check_labels(label, feeds[label.labels])
+        return feeds
+
+    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        feeds = dict(zip(self.names, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in self.names:
+                near = difflib.get_close_matches(name, self.names, n=1)
+                hint = f"; did you mean '{near[0]}'?" if near else ""
+                raise TypeError(f"no input '{name}'; inputs are {list(self.names)}{hint}")
+            if name in feeds:
+                raise TypeError(f"input '{name}' is given twice, by position and by name")
+            feeds[name] = value
+        missing = [name for name in self.names if name not in feeds]
+        if missing or len(args) > len(self.names):
+            raise TypeError(
+                f"expected {len(self.names)} inputs {list(self.names)}, got {len(args)} by "
+                f"position and {sorted(kwargs)} by name"
+                + (f"; missing {missing}" if missing else "")
+            )
+        return feeds
+
+    def _checked(
+        self,
+        value: ir.Value,
+        dtype: np.dtype | None,
+        fed: Any,
+        symbols: dict[str, tuple[str, int]],
+    ) -> Fed:
+        if isinstance(fed, np.ndarray):
+            if dtype is not None and fed.dtype != dtype:
+                raise TypeError(
+                    f"input '{value.name}': expected {dtype}, got {fed.dtype}; convert it with "
+                    f".astype(np.{dtype})"
+                )
+            _check_shape(value, fed.shape, symbols)
+            return fed if fed.flags.c_contiguous else np.ascontiguousarray(fed)
+        return _checked_ortvalue(value, fed, symbols)
+
+
+def _checked_ortvalue(
+    value: ir.Value, fed: Any, symbols: dict[str, tuple[str, int]]
+) -> onnxruntime.OrtValue:
+    if not isinstance(fed, onnxruntime.OrtValue):
+        raise TypeError(
+            f"input '{value.name}': expected a NumPy array or an onnxruntime OrtValue, got "
+            f"{type(fed).__name__}; wrap it with np.asarray"
+        )
+    if not fed.is_tensor():
+        raise TypeError(f"input '{value.name}': the OrtValue holds no tensor")
+    if value.elem_type is not None and fed.element_type() != value.elem_type:
+        raise TypeError(
+            f"input '{value.name}': expected {dtypes.name_of(value.elem_type)}, got an OrtValue "
+            f"of {dtypes.name_of(fed.element_type())}"
+        )
+    _check_shape(value, tuple(fed.shape()), symbols)
+    return fed
+
+
+def _check_shape(
+    value: ir.Value, shape: tuple[int, ...], symbols: dict[str, tuple[str, int]]
+) -> None:
+    dims = value.dims
+    if dims is None:
+        dims = (None,) * len(shape)
+    if len(shape) != len(dims):
+        raise ShapeMismatch(f"input '{value.name}': expected {_text(dims)}, got shape {shape}")
+    for axis, (size, dim) in enumerate(zip(shape, dims, strict=True)):
+        if size == 0:
+            raise ValueError(f"input '{value.name}': axis {axis} of shape {shape} is empty")
+        if isinstance(dim, int):
+            if size != dim:
+                raise ShapeMismatch(
+                    f"input '{value.name}': expected {_text(dims)}, got shape {shape}"
+                )
+        elif dim:
+            other, known = symbols.setdefault(dim, (value.name, size))
+            if known != size:
+                raise ShapeMismatch(
+                    f"inputs '{other}' and '{value.name}' disagree on '{dim}': {known} and {size}"
+                )
+
+
+def _text(dims: Sequence[ir.Dim]) -> str:
+    return "shape (" + ", ".join("?" if dim is None else str(dim) for dim in dims) + ")"
+
+
+def check_labels(label: LabelRange, fed: Fed) -> None:
+    """IndexError with the value and the classes when a label is outside its range."""
+    values = as_array(fed)
+    classes, ignored = label.classes, label.ignore_index
+    if classes is None or (values.min() >= 0 and values.max() < classes):
+        return
+    bad = (values < 0) | (values >= classes)
+    if ignored is not None:
+        bad &= values != ignored
+    if bad.any():
+        raise IndexError(label_text(label.labels, int(values[bad].flat[0]), classes, ignored))
+
+
+def as_array(value: Fed) -> np.ndarray:
+    """An array or the values of an OrtValue."""
+    return value if isinstance(value, np.ndarray) else value.numpy()
+
+
+def as_ortvalue(value: Fed) -> onnxruntime.OrtValue:
+    """An OrtValue or one over an array."""
+    if isinstance(value, np.ndarray):
+        return onnxruntime.OrtValue.ortvalue_from_numpy(value)
+    return value
+
+
+def label_text(name: str, value: int, classes: int, ignored: int | None) -> str:
+    """The message about a label outside [0, classes)."""
+    except_for = "" if ignored is None else f" or the ignore_index {ignored}"
+    return f"label {value} in '{name}' is outside 0..{classes - 1} ({classes} classes){except_for}"

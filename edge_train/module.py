@@ -1,0 +1,263 @@
+"""Module: runs the training and eval graphs of a model on the parameters of a CheckpointState.
+
+A training step leaves the gradients in the state's Arena, where an Optimizer finds them. Gradients
+add up from step to step until ``lazy_reset_grad`` is called.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Union
+
+import numpy as np
+import onnxruntime
+
+from edge_train import dtypes, export, optimizer
+from edge_train.arena import Arena
+from edge_train.checkpoint.state import CheckpointState
+from edge_train.errors import ArtifactError, NominalStateError
+from edge_train.graph import onnx_codec
+from edge_train.inputs import as_array, as_ortvalue
+from edge_train.placement import (
+    ParameterSlot,
+    check_parameters,
+    fill_nominal,
+    gather,
+    layout_of,
+    place,
+    scatter,
+)
+from edge_train.program import Program, TrainingProgram
+from edge_train.session import Fed
+
+ModelSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
+
+
+class Module:
+    """Training and evaluation of one model, in place on the parameters of ``state``.
+
+    ``train_model_uri`` and ``eval_model_uri`` are paths or the bytes of the graphs. Training and
+    evaluation graphs share the state's parameters; several Modules may share one state.
+
+    Errors: ArtifactError when a graph cannot be used or does not fit the checkpoint,
+    UnsupportedOp listing every node that has no implementation, ValueError for another device
+    than "cpu".
+    """
+
+    training: bool
+
+    def __init__(
+        self,
+        train_model_uri: ModelSource,
+        state: CheckpointState,
+        eval_model_uri: ModelSource | None = None,
+        device: str = "cpu",
+        session_options: onnxruntime.SessionOptions | None = None,
+    ) -> None:
+        if device.split(":")[0] != "cpu":
+            raise ValueError(f"device '{device}': only 'cpu' is supported")
+        self.training = True
+        self.state = state
+        self._train = TrainingProgram(onnx_codec.load(train_model_uri), state, session_options)
+        check_parameters("training graph", self._train.roles, state)
+        self._layout = layout_of(self._train.roles, state)
+        self._eval: Program | None = None
+        if eval_model_uri is not None:
+            self._eval_source = onnx_codec.load(eval_model_uri)
+            self._eval = Program(self._eval_source, state, "eval graph", session_options)
+            check_parameters("eval graph", self._eval.roles, state)
+        if not state.is_nominal:
+            place(self._train.roles, self._layout, state)
+
+    def __call__(self, *user_inputs: Any, **named_inputs: Any) -> Fed | tuple[Fed, ...]:
+        """One training or evaluation step, by ``training``; returns the graph's outputs.
+
+        Inputs are NumPy arrays or OrtValues in the order of ``input_names()``, or keywords by
+        those names. One output comes alone, several as a tuple; as OrtValues when every input is
+        an OrtValue, else as NumPy arrays. The first output of a training graph is the loss.
+
+        Errors: TypeError, ValueError, ShapeMismatch, IndexError for inputs the graph cannot take;
+        NominalStateError before a nominal state is filled; RunError when onnxruntime fails.
+        """
+        program = self._program()
+        if self.state.is_nominal:
+            raise NominalStateError(
+                f"cannot run the {program.what}: the checkpoint is nominal (names without data); "
+                "fill it first with copy_buffer_to_parameters(buffer, trainable_only=False)"
+            )
+        feeds = program.inputs.bind(user_inputs, named_inputs)
+        outputs = program.step(feeds, place(self._train.roles, self._layout, self.state))
+        arrays = any(isinstance(value, np.ndarray) for value in feeds.values())
+        convert = as_array if arrays else as_ortvalue
+        results = tuple(convert(output) for output in outputs)
+        return results[0] if len(results) == 1 else results
+
+    def _program(self) -> Program:
+        if self.training:
+            return self._train
+        if self._eval is None:
+            raise ArtifactError(
+                "no evaluation graph: pass eval_model_uri to Module, or call train() to go on "
+                "training"
+            )
+        return self._eval
+
+    def train(self, mode: bool = True) -> Module:
+        """Switches to training steps (``mode=False``: to evaluation steps); returns the module."""
+        self.training = mode
+        return self
+
+    def eval(self) -> Module:
+        """Switches to evaluation steps; returns the module."""
+        return self.train(False)
+
+    def lazy_reset_grad(self) -> None:
+        """Lets the next training step overwrite the gradients instead of adding to them.
+
+        Until then the old values stay readable.
+        """
+        self._train.reset = True
+
+    def input_names(self) -> list[str]:
+        """Names of what a call is fed, in order, for the current mode."""
+        return list(self._program().inputs.names)
+
+    def output_names(self) -> list[str]:
+        """Names of what a call returns, in order, for the current mode."""
+        return list(self._program().results)
+
+    # ---- what the Optimizer reads -----------------------------------------------------------
+
+    @property
+    def arena(self) -> Arena:
+        """The memory of the trainable parameters; NominalStateError before a fill."""
+        if self.state.is_nominal:
+            raise NominalStateError(
+                "the checkpoint is nominal: fill it first with copy_buffer_to_parameters"
+            )
+        return place(self._train.roles, self._layout, self.state)
+
+    @property
+    def loss_is_finite(self) -> bool:
+        """False when a step since the last gradient reset gave a NaN or infinite loss."""
+        return self._train.loss_is_finite
+
+    # ---- the flat buffer --------------------------------------------------------------------
+
+    def parameter_layout(self, trainable_only: bool = False) -> tuple[ParameterSlot, ...]:
+        """Name, shape, offset and trainable flag of each parameter in the flat buffer.
+
+        The order is that of the training graph's inputs, which generation fixes. Offsets count
+        float32 elements in the buffer of the same ``trainable_only``.
+        """
+        slots: list[ParameterSlot] = []
+        offset = 0
+        for slot in self._layout:
+            if slot.trainable or not trainable_only:
+                slots.append(ParameterSlot(slot.name, slot.shape, offset, slot.trainable))
+                offset += slot.size
+        return tuple(slots)
+
+    def get_parameters_size(self, trainable_only: bool = True) -> int:
+        """The number of elements in the flat buffer."""
+        return sum(slot.size for slot in self.parameter_layout(trainable_only))
+
+    def get_contiguous_parameters(self, trainable_only: bool = False) -> onnxruntime.OrtValue:
+        """A copy of the parameters as one float32 OrtValue of shape (get_parameters_size,).
+
+        Errors: NominalStateError before a fill; TypeError when a parameter is not float32.
+        """
+        if self.state.is_nominal:
+            raise NominalStateError(
+                "a nominal checkpoint has no parameters to read; fill it first with "
+                "copy_buffer_to_parameters(buffer, trainable_only=False)"
+            )
+        flat = gather(self._float_layout(trainable_only), self.state)
+        return onnxruntime.OrtValue.ortvalue_from_numpy(flat)
+
+    def copy_buffer_to_parameters(
+        self, buffer: Any, trainable_only: bool = True, *, reset_optimizer: bool = False
+    ) -> None:
+        """Overwrites the parameters with a flat buffer; completes a nominal state.
+
+        ``buffer`` is a float32 array or OrtValue with exactly ``get_parameters_size`` elements.
+        Optimizer moments and step count are kept unless ``reset_optimizer`` is set.
+
+        Errors: TypeError for another dtype, ValueError for another size,
+        NominalStateError for ``trainable_only`` on a nominal state.
+        """
+        flat = _as_flat(buffer)
+        if self.state.is_nominal and trainable_only:
+            raise NominalStateError(
+                "a nominal checkpoint is filled whole: pass every parameter with "
+                "trainable_only=False"
+            )
+        layout = self._float_layout(trainable_only)
+        self._check_size(flat, trainable_only)
+        if self.state.is_nominal:
+            fill_nominal(self._train.roles, self._layout, self.state)
+        scatter(flat, layout, self.state)
+        if reset_optimizer:
+            optimizer.reset_group(self.state)
+
+    def _check_size(self, flat: np.ndarray, trainable_only: bool) -> None:
+        expected = self.get_parameters_size(trainable_only)
+        if flat.size == expected:
+            return
+        other = self.get_parameters_size(not trainable_only)
+        hint = f"; it fits trainable_only={not trainable_only}" if flat.size == other else ""
+        slots = self.parameter_layout(trainable_only)
+        shown = ", ".join(f"{slot.name}{list(slot.shape)}" for slot in slots[:8])
+        more = f", ... {len(slots) - 8} more" if len(slots) > 8 else ""
+        raise ValueError(
+            f"the buffer has {flat.size} elements, expected {expected} for "
+            f"trainable_only={trainable_only}{hint}. Layout: {shown}{more}"
+        )
+
+    def _float_layout(self, trainable_only: bool) -> tuple[ParameterSlot, ...]:
+        kinds = {value.name: value.elem_type for value in self._train.roles.parameters}
+        layout = self.parameter_layout(trainable_only)
+        other = [s.name for s in layout if kinds[s.name] not in (None, dtypes.FLOAT)]
+        if other:
+            raise TypeError(
+                f"the flat buffer holds float32 parameters only; these are not: {other}"
+            )
+        return layout
+
+    def export_model_for_inferencing(
+        self,
+        inference_model_uri: str | os.PathLike[str],
+        graph_output_names: Sequence[str],
+    ) -> None:
+        """Writes the part of the eval graph that makes the named outputs, parameters included.
+
+        The file replaces an older one whole or not at all; missing folders are made.
+
+        Errors: ArtifactError without an eval graph, ValueError for no or unknown outputs,
+        NominalStateError before a fill.
+        """
+        if self._eval is None:
+            raise ArtifactError("export needs the eval graph: pass eval_model_uri to Module")
+        if self.state.is_nominal:
+            raise NominalStateError(
+                "a nominal checkpoint has no weights to export; fill it first with "
+                "copy_buffer_to_parameters(buffer, trainable_only=False)"
+            )
+        export.write_inference_model(
+            self._eval_source, self.state, list(graph_output_names), inference_model_uri
+        )
+
+
+def _as_flat(buffer: Any) -> np.ndarray:
+    """A 1-D float32 view of an array, an OrtValue or the reference API's C-level OrtValue."""
+    values = buffer if isinstance(buffer, np.ndarray) else getattr(buffer, "numpy", None)
+    if callable(values):
+        values = values()
+    if not isinstance(values, np.ndarray):
+        raise TypeError(
+            f"the buffer is a {type(buffer).__name__}, expected a NumPy array or an OrtValue"
+        )
+    if values.dtype != np.float32:
+        raise TypeError(f"the buffer is {values.dtype}, expected float32")
+    return values.reshape(-1)

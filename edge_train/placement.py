@@ -1,0 +1,154 @@
+"""Where parameters live: checked against a graph, moved into the Arena, and as one flat buffer.
+
+The flat buffer of get_contiguous_parameters and copy_buffer_to_parameters holds the float32
+parameters in training-model input order, each row-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge_train import dtypes
+from edge_train.arena import Arena
+from edge_train.checkpoint.state import CheckpointState
+from edge_train.errors import ArtifactError
+from edge_train.graph import ir
+from edge_train.graph.roles import Roles
+
+
+@dataclass(frozen=True)
+class ParameterSlot:
+    """One parameter in the flat buffer: ``offset`` counts elements from the buffer's start."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    trainable: bool
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+def check_parameters(what: str, roles: Roles, state: CheckpointState) -> None:
+    """ArtifactError listing every way in which a graph and a checkpoint do not fit together."""
+    problems = [f"missing from the checkpoint: '{name}'" for name in roles.unknown]
+    asked = {value.name for value in roles.parameters}
+    for name, parameter in state.parameters:
+        if parameter.requires_grad and roles.trainable and name not in roles.trainable:
+            reason = "no gradient for it" if name in asked else "no such input"
+            problems.append(f"'{name}' is trainable in the checkpoint, the graph has {reason}")
+    for name in roles.trainable:
+        if name in state.parameters and not state.parameters[name].requires_grad:
+            problems.append(f"'{name}' is frozen in the checkpoint, the graph trains it")
+    if not state.is_nominal:
+        problems += [_misfit(value, state) for value in roles.parameters]
+    if not roles.parameters and len(state.parameters):
+        problems.append("none of the checkpoint's parameters is an input of the graph")
+    problems = [problem for problem in problems if problem]
+    if problems:
+        listed = "\n  ".join(problems)
+        raise ArtifactError(
+            f"the checkpoint does not belong to the {what} ({len(problems)} mismatches):\n  "
+            f"{listed}\nUse the checkpoint that was generated or saved with this graph."
+        )
+
+
+def _misfit(value: ir.Value, state: CheckpointState) -> str:
+    if value.name not in state.parameters or value.dims is None:
+        return ""
+    data = state.parameters[value.name].data
+    fits = len(data.shape) == len(value.dims) and all(
+        size == dim or not isinstance(dim, int)
+        for size, dim in zip(data.shape, value.dims, strict=False)
+    )
+    if not fits:
+        return (
+            f"'{value.name}': the graph wants shape {value.dims}, the checkpoint has {data.shape}"
+        )
+    if value.elem_type is not None and dtypes.number_of(data.dtype) != value.elem_type:
+        wanted = dtypes.name_of(value.elem_type)
+        return f"'{value.name}': the graph wants {wanted}, the checkpoint has {data.dtype}"
+    return ""
+
+
+def layout_of(roles: Roles, state: CheckpointState) -> tuple[ParameterSlot, ...]:
+    """The flat buffer's layout: parameters in the order of the training graph's inputs.
+
+    Errors: ArtifactError when a parameter is no float32 tensor or its sizes are not known.
+    """
+    slots: list[ParameterSlot] = []
+    offset = 0
+    for value in roles.parameters:
+        shape = _shape(value, state)
+        slots.append(ParameterSlot(value.name, shape, offset, value.name in roles.trainable))
+        offset += slots[-1].size
+    return tuple(slots)
+
+
+def _shape(value: ir.Value, state: CheckpointState) -> tuple[int, ...]:
+    if not state.is_nominal:
+        return tuple(state.parameters[value.name].data.shape)
+    dims = value.dims
+    if dims is None or not all(isinstance(dim, int) for dim in dims):
+        raise ArtifactError(
+            f"parameter '{value.name}' of a nominal checkpoint has no fixed sizes in the training "
+            f"graph (it says {dims}); use the full checkpoint"
+        )
+    return tuple(int(dim) for dim in dims if dim is not None)
+
+
+def place(roles: Roles, layout: Sequence[ParameterSlot], state: CheckpointState) -> Arena:
+    """Moves the trainable parameters into one Arena; a state that has one shares it.
+
+    Errors: ArtifactError for a trainable parameter that is not float32.
+    """
+    if state.arena is not None:
+        return state.arena
+    wanted = {value.name: value.elem_type for value in roles.parameters}
+    trainable = [slot for slot in layout if slot.trainable]
+    for slot in trainable:
+        if wanted[slot.name] not in (None, dtypes.FLOAT):
+            kind = dtypes.name_of(wanted[slot.name] or 0)
+            raise ArtifactError(f"trainable parameter '{slot.name}' is {kind}, expected float32")
+    arena = Arena([(slot.name, slot.shape) for slot in trainable])
+    for slot in trainable:
+        parameter = state.parameters[slot.name]
+        home = arena.view(arena.weights, slot.name)
+        if not state.is_nominal:
+            home[...] = parameter.data
+        parameter.attach(home, arena.view(arena.gradients, slot.name))
+    state.arena = arena
+    return arena
+
+
+def fill_nominal(roles: Roles, layout: Sequence[ParameterSlot], state: CheckpointState) -> None:
+    """Gives every parameter of a nominal state memory (zeros) and marks the state filled."""
+    place(roles, layout, state)
+    for slot in layout:
+        if not slot.trainable:
+            state.parameters[slot.name].attach(np.zeros(slot.shape, np.float32), None)
+    state.mark_filled()
+
+
+def gather(layout: Sequence[ParameterSlot], state: CheckpointState) -> np.ndarray:
+    """The parameters of ``layout`` as one new 1-D float32 array."""
+    flat = np.empty(sum(slot.size for slot in layout), np.float32)
+    start = 0
+    for slot in layout:
+        flat[start : start + slot.size] = state.parameters[slot.name].data.reshape(-1)
+        start += slot.size
+    return flat
+
+
+def scatter(flat: np.ndarray, layout: Sequence[ParameterSlot], state: CheckpointState) -> None:
+    """Writes one 1-D float32 array over the parameters of ``layout``."""
+    start = 0
+    for slot in layout:
+        values = flat[start : start + slot.size]
+        state.parameters[slot.name].data[...] = values.reshape(slot.shape)
+        start += slot.size

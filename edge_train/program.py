@@ -1,0 +1,135 @@
+"""Programs: a lowered graph with its sessions, bound to the memory of a state.
+
+Program runs an eval graph. TrainingProgram adds what a step leaves behind: gradients in the Arena
+(overwritten or accumulated) and moved running statistics, the latter only when the loss is finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnxruntime
+
+from edge_train import dtypes
+from edge_train.arena import Arena
+from edge_train.checkpoint.state import CheckpointState
+from edge_train.graph import ir
+from edge_train.graph.lowering import accumulating, lower
+from edge_train.graph.roles import Roles
+from edge_train.inputs import InputSpec, as_array, label_text
+from edge_train.session import Fed, GraphRunner
+
+
+class Program:
+    """A graph that reads the parameters of a state."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        state: CheckpointState,
+        what: str,
+        options: onnxruntime.SessionOptions | None,
+    ) -> None:
+        self.what = what
+        self.roles = Roles.of(model.graph, {name for name, _ in state.parameters})
+        self._state = state
+        self._options = options
+        self._lowered = lower(model)
+        self._runner = GraphRunner(self._lowered.model, what, options)
+        self._bound_to: Arena | None = None
+        self.inputs = InputSpec(self.roles.user_inputs, self._lowered.labels)
+        self._computed = [label for label in self._lowered.labels if label.observed]
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Names of the graph's own outputs."""
+        return self._lowered.results
+
+    def step(self, feeds: Mapping[str, Fed], arena: Arena) -> list[Fed]:
+        """Runs the graph once; returns its own outputs."""
+        if self._bound_to is not arena:
+            self._bind(self._runner)
+            self._bound_to = arena
+        self._runner.run(feeds)
+        self._check_computed_labels(self._runner)
+        return self._runner.fetch(self.results)
+
+    def _bind(self, runner: GraphRunner) -> None:
+        for value in self.roles.parameters:
+            if runner.reads(value.name):
+                runner.bind_input(value.name, self._state.parameters[value.name].data)
+
+        for value in self._lowered.model.graph.outputs:
+            if value.name in self.results and value.dims == () and value.elem_type in dtypes.NUMPY:
+                runner.bind_output(value.name, np.empty((), dtypes.NUMPY[value.elem_type]))
+
+    def _check_computed_labels(self, runner: GraphRunner) -> None:
+        for label in self._computed:
+            low, high, classes = as_array(runner.fetch([label.observed])[0]).tolist()
+            if low < 0 or high >= classes:
+                bad = low if low < 0 else high
+                raise IndexError(label_text(label.labels, bad, classes, None))
+
+
+class TrainingProgram(Program):
+    """A training graph: results, gradients into the Arena, new running statistics."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        state: CheckpointState,
+        options: onnxruntime.SessionOptions | None,
+    ) -> None:
+        super().__init__(model, state, "training graph", options)
+        self.reset = True  # buffers start as zeros: the first step may as well overwrite
+        self.loss_is_finite = True
+        self._statistics: dict[str, np.ndarray] = {}
+        self._accumulator: GraphRunner | None = None
+
+    def step(self, feeds: Mapping[str, Fed], arena: Arena) -> list[Fed]:
+        """One training step: the gradients replace those in the Arena, or add to them."""
+        if self._bound_to is not arena:
+            self._bind_training(self._runner, arena)
+            self._bound_to, self._accumulator = arena, None
+        runner = self._runner if self.reset else self._accumulating(arena)
+        try:
+            runner.run(feeds)
+            self._check_computed_labels(runner)
+        except Exception:
+            # some gradients may be new and some old: leave none, and start over
+            arena.gradients.fill(0.0)
+            self.reset = True
+            raise
+        outputs = runner.fetch(self.results)
+        finite = bool(np.isfinite(as_array(outputs[0])).all())
+        self.loss_is_finite = finite and (self.reset or self.loss_is_finite)
+        if finite:
+            self._move_statistics()
+        self.reset = False
+        return outputs
+
+    def _bind_training(self, runner: GraphRunner, arena: Arena) -> None:
+        self._bind(runner)
+        outputs = self._lowered.gradients
+        for name, buffer in self.roles.trainable.items():
+            runner.bind_output(outputs[buffer], arena.view(arena.gradients, name))
+        for target, output in self._lowered.updates.items():
+            if target not in self._statistics:
+                self._statistics[target] = np.empty_like(self._state.parameters[target].data)
+            runner.bind_output(output, self._statistics[target])
+
+    def _accumulating(self, arena: Arena) -> GraphRunner:
+        """The second session, made when gradients are first accumulated."""
+        if self._accumulator is None:
+            model = accumulating(self._lowered)
+            self._accumulator = GraphRunner(model, self.what, self._options)
+            self._bind_training(self._accumulator, arena)
+            for name, buffer in self.roles.trainable.items():
+                self._accumulator.bind_input(buffer, arena.view(arena.gradients, name))
+        return self._accumulator
+
+    def _move_statistics(self) -> None:
+        for name, values in self._statistics.items():
+            if np.isfinite(values).all():
+                self._state.parameters[name].data[...] = values

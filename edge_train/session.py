@@ -1,0 +1,203 @@
+"""Sessions of stock onnxruntime over lowered graphs, with inputs and outputs bound to our memory.
+
+The only module that makes onnxruntime sessions. A GraphRunner binds the parameters and gradients
+once; a step then binds what the user feeds and runs, without copies.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Union
+
+import numpy as np
+import onnxruntime
+
+from edge_train import dtypes
+from edge_train.errors import ArtifactError, RunError, UnsupportedOp
+from edge_train.graph import ir, onnx_codec
+
+#: a tensor that goes into or comes out of a graph
+Fed = Union[np.ndarray, onnxruntime.OrtValue]
+
+#: onnxruntime's own lines on stderr: only what ends the process; errors arrive as exceptions
+_LOG_FATAL = 4
+_PROVIDERS = ["CPUExecutionProvider"]
+
+
+def thread_count() -> int:
+    """How many threads onnxruntime and the kernels use: the CPUs this process may run on, at most 4.
+
+    ``OMP_NUM_THREADS`` lowers or raises it.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # not Linux, or refused (proot)
+        allowed = os.cpu_count() or 1
+    return min(allowed, 4)
+
+
+def default_options() -> onnxruntime.SessionOptions:
+    """Session options for a small device: few threads, no spinning, nothing on stderr."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = thread_count()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _LOG_FATAL
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def set_seed(seed: int) -> None:
+    """Seeds onnxruntime's random numbers for every session; ValueError unless an int >= 0."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed: expected an int in 0..2**63-1, got {seed!r}")
+    onnxruntime.set_seed(seed)
+
+
+def run_model(path: str | os.PathLike[str], inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Runs an ordinary ONNX file once, as any application does: inputs in the graph's order."""
+    session = onnxruntime.InferenceSession(
+        os.fspath(path), sess_options=default_options(), providers=_PROVIDERS
+    )
+    names = [value.name for value in session.get_inputs()]
+    outputs: list[np.ndarray] = session.run(None, dict(zip(names, inputs, strict=True)))
+    return outputs
+
+
+def make_session(
+    model: ir.Model, what: str, options: onnxruntime.SessionOptions | None = None
+) -> onnxruntime.InferenceSession:
+    """A CPU session over a lowered graph; ``what`` names the graph in messages.
+
+    Errors: UnsupportedOp lists every node whose op onnxruntime lacks; ArtifactError otherwise.
+    """
+    options = options or default_options()
+    try:
+        return onnxruntime.InferenceSession(
+            onnx_codec.encode(model), sess_options=options, providers=_PROVIDERS
+        )
+    except Exception as error:
+        unknown = unknown_ops(model.graph.nodes, model, options)
+        if unknown:
+            raise UnsupportedOp(unsupported_text(what, unknown)) from error
+        raise ArtifactError(f"onnxruntime cannot load the {what}: {_brief(error)}") from error
+
+
+def unsupported_text(what: str, lines: Sequence[str]) -> str:
+    """The one message that lists every node nothing here can run."""
+    listed = "\n  ".join(lines)
+    return (
+        f"{what}: {len(lines)} node(s) cannot be run by edge_train or onnxruntime "
+        f"{onnxruntime.__version__}:\n  {listed}"
+    )
+
+
+def unknown_ops(
+    nodes: Iterable[ir.Node], model: ir.Model, options: onnxruntime.SessionOptions | None = None
+) -> list[str]:
+    """Descriptions of the nodes whose op this onnxruntime does not know at the model's opsets."""
+    options = options or default_options()
+    known: dict[tuple[str, str], bool] = {}
+    lines = []
+    for node in nodes:
+        key = (node.domain, node.op_type)
+        if key not in known:
+            known[key] = _is_known(node, model, options)
+        if not known[key]:
+            version = model.opset(node.domain)
+            lines.append(f"{node.describe()}: unknown op (imported version {version})")
+    return lines
+
+
+def _is_known(node: ir.Node, model: ir.Model, options: onnxruntime.SessionOptions) -> bool:
+    """Asks onnxruntime by loading the bare op: an unknown one has a message of its own."""
+    probe = ir.make_node(node.op_type, ["x"], ["y"], "probe", node.domain)
+    value = ir.Value("x", dtypes.FLOAT, (1,))
+    graph = ir.Graph("probe", [probe], [value], [ir.Value("y", None, None)])
+    imports = [("", model.opset() or 0)]
+    if node.domain not in ir.ONNX_DOMAINS:
+        imports.append((node.domain, model.opset(node.domain) or 1))
+    data = onnx_codec.encode(ir.Model(graph, model.ir_version, imports, model.extra))
+    try:
+        onnxruntime.InferenceSession(data, sess_options=options, providers=_PROVIDERS)
+    except Exception as error:
+        text = str(error)
+        return "is not a registered function/op" not in text and "No Op registered" not in text
+    return True
+
+
+def _brief(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+class GraphRunner:
+    """A session with its bindings. Bound arrays must stay alive and in place; they are kept here."""
+
+    def __init__(
+        self, model: ir.Model, what: str, options: onnxruntime.SessionOptions | None = None
+    ) -> None:
+        self._what = what
+        self._session = make_session(model, what, options)
+        self._binding = self._session.io_binding()
+        self._kept: dict[str, np.ndarray] = {}
+        self._inputs = {value.name for value in self._session.get_inputs()}
+        self._outputs = [output.name for output in self._session.get_outputs()]
+        self._memory: dict[str, np.ndarray] = {}
+        self._order: list[str] = []  # onnxruntime returns outputs in the order they were bound
+
+    def reads(self, name: str) -> bool:
+        """Whether the graph has an input ``name``."""
+        return name in self._inputs
+
+    def bind_input(self, name: str, array: np.ndarray) -> None:
+        """Lets the graph read ``array`` in place from now on (C-contiguous)."""
+        self._kept[name] = array
+        self._binding.bind_cpu_input(name, array)
+
+    def bind_output(self, name: str, array: np.ndarray) -> None:
+        """Lets the graph write output ``name`` straight into ``array`` from now on."""
+        self._memory[name] = array
+        address = array.ctypes.data
+        self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, address)
+        self._note(name)
+
+    def _note(self, name: str) -> None:
+        if name not in self._order:
+            self._order.append(name)
+
+    def run(self, feeds: Mapping[str, Fed]) -> None:
+        """Runs the graph; outputs that are not bound are left for ``fetch``.
+
+        Errors: RunError with onnxruntime's reason.
+        """
+        binding = self._binding
+        for name, value in feeds.items():
+            if isinstance(value, np.ndarray):
+                binding.bind_cpu_input(name, value)
+            else:
+                binding.bind_ortvalue_input(name, value)
+        for name in self._outputs:
+            if name not in self._memory:  # sizes may differ from the last run's
+                binding.bind_output(name, "cpu")
+                self._note(name)
+        try:
+            self._session.run_with_iobinding(binding)
+        except Exception as error:
+            shapes = {name: tuple(_shape(value)) for name, value in feeds.items()}
+            raise RunError(
+                f"onnxruntime failed in the {self._what} with inputs {shapes}: {_brief(error)}"
+            ) from error
+
+    def fetch(self, names: Sequence[str]) -> list[Fed]:
+        """The named outputs of the last run: copies of bound memory, else OrtValues."""
+        made: dict[str, onnxruntime.OrtValue] = {}
+        if not self._memory.keys() >= set(names):
+            made = dict(zip(self._order, self._binding.get_outputs(), strict=True))
+        return [self._memory[n].copy() if n in self._memory else made[n] for n in names]
+
+
+def _shape(value: Fed) -> Sequence[int]:
+    return value.shape if isinstance(value, np.ndarray) else value.shape()
