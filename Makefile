@@ -1,4 +1,4 @@
-# make demo | test | test-all | slow | parity | bench | check |
+# make demo | test | test-all | slow | parity | bench | check
 PYTHON ?= python3
 PYTHON311 ?= $(or $(shell python3.11 -c 'import sys; print(sys.executable)' 2>/dev/null),$(lastword $(wildcard $(HOME)/.pyenv/versions/3.11*/bin/python3.11)))
 BIN := .venv/bin
