@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
+from edge_train import __version__
 from edge_train.errors import EdgeTrainError
 
 
@@ -18,9 +18,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="edge-train", description="On-device fine-tuning on the stock onnxruntime wheel."
     )
-    parser.add_argument(
-        "--version", action="version", version=f"edge-train {version('edge-train')}"
-    )
+    shown = f"edge-train {__version__}"
+    parser.add_argument("--version", action="version", version=shown)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo = commands.add_parser(
         "demo",

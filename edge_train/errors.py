@@ -1,11 +1,11 @@
 """The exceptions of edge_train.
 
     EdgeTrainError
-    |-- ArtifactError            an ONNX artifact cannot be read, or the artifacts do not fit together
+    |-- ArtifactError            an ONNX artifact cannot be read or does not fit the others
     |   |-- UnsupportedOp        nodes that nothing here can run (all of them in one message)
     |   `-- ShapeMismatch        a tensor has another shape or dtype than the graph asks for
     |-- CheckpointError          a checkpoint cannot be read or written
-    |   |-- CheckpointCorrupt    the bytes break the format (truncated, out of bounds, contradictory)
+    |   |-- CheckpointCorrupt    the bytes break the format (truncated, out of bounds)
     |   `-- CheckpointVersion    a format version this package does not know
     |-- NominalStateError        the parameters have names but no data yet: fill them first
     |-- RunError                 onnxruntime failed while it ran a graph

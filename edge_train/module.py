@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -31,7 +31,7 @@ from edge_train.placement import (
 from edge_train.program import Program, TrainingProgram
 from edge_train.session import Fed
 
-ModelSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
+ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
 class Module:

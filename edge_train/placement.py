@@ -67,9 +67,7 @@ def _misfit(value: ir.Value, state: CheckpointState) -> str:
         for size, dim in zip(data.shape, value.dims, strict=False)
     )
     if not fits:
-        return (
-            f"'{value.name}': the graph wants shape {value.dims}, the checkpoint has {data.shape}"
-        )
+        return f"'{value.name}': the graph wants shape {value.dims}, got {data.shape}"
     if value.elem_type is not None and dtypes.number_of(data.dtype) != value.elem_type:
         wanted = dtypes.name_of(value.elem_type)
         return f"'{value.name}': the graph wants {wanted}, the checkpoint has {data.dtype}"

@@ -61,8 +61,9 @@ class Program:
                 runner.bind_input(value.name, self._state.parameters[value.name].data)
 
         for value in self._lowered.model.graph.outputs:
-            if value.name in self.results and value.dims == () and value.elem_type in dtypes.NUMPY:
-                runner.bind_output(value.name, np.empty((), dtypes.NUMPY[value.elem_type]))
+            kind = value.elem_type or 0
+            if value.name in self.results and value.dims == () and kind in dtypes.NUMPY:
+                runner.bind_output(value.name, np.empty((), dtypes.NUMPY[kind]))
 
     def _check_computed_labels(self, runner: GraphRunner) -> None:
         for label in self._computed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Union
+from typing import TypeAlias
 
 import numpy as np
 import onnxruntime
@@ -18,7 +18,7 @@ from edge_train.errors import ArtifactError, RunError, UnsupportedOp
 from edge_train.graph import ir, onnx_codec
 
 #: a tensor that goes into or comes out of a graph
-Fed = Union[np.ndarray, onnxruntime.OrtValue]
+Fed: TypeAlias = np.ndarray | onnxruntime.OrtValue
 
 #: onnxruntime's own lines on stderr: only what ends the process; errors arrive as exceptions
 _LOG_FATAL = 4
@@ -26,7 +26,7 @@ _PROVIDERS = ["CPUExecutionProvider"]
 
 
 def thread_count() -> int:
-    """How many threads onnxruntime and the kernels use: the CPUs this process may run on, at most 4.
+    """Threads for onnxruntime and the kernels: the CPUs this process may run on, at most 4.
 
     ``OMP_NUM_THREADS`` lowers or raises it.
     """
@@ -134,7 +134,7 @@ def _brief(error: Exception) -> str:
 
 
 class GraphRunner:
-    """A session with its bindings. Bound arrays must stay alive and in place; they are kept here."""
+    """A session with its bindings; bound arrays must stay in place and are kept alive here."""
 
     def __init__(
         self, model: ir.Model, what: str, options: onnxruntime.SessionOptions | None = None

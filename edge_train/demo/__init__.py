@@ -6,13 +6,11 @@ accuracy of the exported file in plain onnxruntime.
 
 from __future__ import annotations
 
-import resource
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +20,7 @@ from edge_train.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 from edge_train.convert.nominal import to_nominal
 from edge_train.session import run_model
 
+HERE = Path(__file__).parent
 TRAINING_IMAGES = 1437
 LOGITS = "logits"
 
@@ -55,22 +54,17 @@ class Result:
 
 def load_digits() -> tuple[Digits, Digits]:
     """The training and the test images that ship with the package (see demo/DATA.md)."""
-    with resources.as_file(_asset("digits.npz")) as path, np.load(path) as data:
+    with np.load(HERE / "digits.npz") as data:
         x = (data["images"].astype(np.float32) / 16.0)[:, None]
         labels = data["labels"].astype(np.int64)
     split = TRAINING_IMAGES
     return Digits(x[:split], labels[:split]), Digits(x[split:], labels[split:])
 
 
-def _asset(name: str) -> resources.abc.Traversable:
-    return resources.files("edge_train").joinpath("demo", name)
-
-
 def run(folder: Path, epochs: int = 15, batch: int = 32, seed: int = 7) -> Result:
     """Trains the demo's network in ``folder`` and returns the measurements."""
     folder.mkdir(parents=True, exist_ok=True)
-    with resources.as_file(_asset("artifacts")) as artifacts:
-        return _run(artifacts, folder, epochs, batch, seed)
+    return _run(HERE / "artifacts", folder, epochs, batch, seed)
 
 
 def _run(artifacts: Path, folder: Path, epochs: int, batch: int, seed: int) -> Result:
@@ -124,12 +118,12 @@ def _train(
             for x, labels in data.batches(batch, rng):
                 start = time.perf_counter()
                 module.lazy_reset_grad()
-                loss = module(x, labels)
+                loss = float(np.asarray(module(x, labels)))
                 optimizer.step()
                 scheduler.step()
                 times.append(time.perf_counter() - start)
                 bar.update()
-            bar.set_postfix(loss=f"{float(loss):.4f}", lr=f"{optimizer.get_learning_rate():.1e}")
+            bar.set_postfix(loss=f"{loss:.4f}", lr=f"{optimizer.get_learning_rate():.1e}")
     return times
 
 
@@ -141,6 +135,8 @@ def _accuracy(module: Module, path: Path, data: Digits) -> float:
 
 
 def _peak_memory_mb() -> float:
+    import resource  # not on Windows, where the rest of the module still imports
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
 
 

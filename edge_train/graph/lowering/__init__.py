@@ -3,8 +3,11 @@
 from edge_train.graph.lowering import (
     activations,
     arithmetic,
+    convolution,
     indexing,
     losses,
+    normalization,
+    pooling,
 )
 from edge_train.graph.lowering.builder import LabelRange
 from edge_train.graph.lowering.driver import Lowered, accumulating, lower
@@ -13,4 +16,12 @@ from edge_train.graph.lowering.registry import RULES
 __all__ = ["RULES", "LabelRange", "Lowered", "accumulating", "lower"]
 
 # importing a family registers its rules
-_FAMILIES = (activations, arithmetic, indexing, losses)
+_FAMILIES = (
+    activations,
+    arithmetic,
+    convolution,
+    indexing,
+    losses,
+    normalization,
+    pooling,
+)

@@ -1,0 +1,101 @@
+"""The optimizer's part of a CheckpointState: group0 with its step counter and moments.
+
+The moments live in the Arena; the group holds views of them, so that a save stores live values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from edge_train.arena import Arena, Floats
+from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
+from edge_train.errors import CheckpointError
+
+GROUP = "group0"
+
+
+def group_of(state: CheckpointState) -> OptimizerGroup:
+    """The state's optimizer group, made (step 0, initial rate 0.001, no moments) if missing."""
+    if GROUP not in state.groups:
+        state.groups[GROUP] = OptimizerGroup(GROUP, 0, 0.001, {})
+    return state.groups[GROUP]
+
+
+def bind_moments(group: OptimizerGroup, arena: Arena, count: int) -> None:
+    """Moves the group's ``count`` moments into the arena and leaves views of it in the group.
+
+    A group without moments starts from zeros and keeps its step counter. Raises CheckpointError
+    listing everything that does not fit the arena's parameters.
+    """
+    problems = list(_problems(group, arena, count))
+    if problems:
+        raise CheckpointError(
+            f"the optimizer state '{group.name}' of the checkpoint does not fit the model and the "
+            f"optimizer: {'; '.join(problems)}. Use the artifacts it was saved with, or clear "
+            "state.groups before making the Optimizer to start with fresh moments"
+        )
+    for index in range(count):
+        _bind_moment(group, arena, index)
+
+
+def _bind_moment(group: OptimizerGroup, arena: Arena, index: int) -> None:
+    kind = f"momentum{index}"
+    used = arena.has_moment(index)
+    buffer = arena.moment(index)
+    for name in arena.names:
+        view = arena.view(buffer, name)
+        own = group.moments.setdefault(name, {})
+        if kind in own:
+            view[...] = own[kind]
+        elif used:  # written only where needed: fresh zeros cost no memory
+            view[...] = 0
+        own[kind] = view
+
+
+def _problems(group: OptimizerGroup, arena: Arena, count: int) -> Iterator[str]:
+    if group.step < 0:
+        yield f"its step counter is {group.step}, expected >= 0"
+    if not group.moments:
+        return
+    expected = [f"momentum{index}" for index in range(count)]
+    for name in arena.names:
+        if name not in group.moments:
+            yield f"it lacks the trainable parameter '{name}'"
+    for name, own in group.moments.items():
+        if name not in arena:
+            yield f"it has '{name}', which is not a trainable parameter of the model"
+            continue
+        yield from (f"'{name}' has no {kind}" for kind in expected if kind not in own)
+        for kind, moment in own.items():
+            if kind not in expected:
+                yield f"'{name}' has {kind}, expected {' and '.join(expected)} only"
+            elif moment.dtype != np.float32 or moment.shape != arena.shape(name):
+                yield (
+                    f"{kind} of '{name}' is {moment.dtype} {moment.shape}, "
+                    f"expected float32 {arena.shape(name)}"
+                )
+
+
+def reset_group(state: CheckpointState) -> None:
+    """Zero moments and step counter, in place; rate and initial rate stay.
+
+    Every Optimizer on the state goes on from there. Nothing happens if there is no optimizer state.
+    """
+    if GROUP not in state.groups:
+        return
+    group = state.groups[GROUP]
+    group.step = 0
+    for own in group.moments.values():
+        for kind, moment in own.items():
+            if moment.flags.writeable:
+                moment[...] = 0
+            else:  # as loaded, not yet moved into an arena
+                own[kind] = np.zeros_like(moment)
+
+
+def nonfinite_names(arena: Arena) -> list[str]:
+    """The parameters whose gradients hold a NaN or infinity."""
+    views: dict[str, Floats] = {name: arena.gradients[arena.slot(name)] for name in arena.names}
+    return [name for name, view in views.items() if not np.isfinite(view).all()]
