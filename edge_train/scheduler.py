@@ -121,7 +121,7 @@ def _stored(state: CheckpointState) -> tuple[int, int, float, int] | None:
             raise ValueError(f"unknown kind {fields['kind']!r}")
         counts = [_check_count(key, fields[key], 0) for key in ("warmup", "total", "position")]
         initial_lr = check_number("initial_lr", fields["initial_lr"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"the checkpoint's property '{SCHEDULE}' is no schedule ({error}): {text!r}. Remove it "
             f"with del state.private['{SCHEDULE}'] and make a LinearLRScheduler anew"
