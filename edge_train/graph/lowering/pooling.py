@@ -1,0 +1,127 @@
+"""MaxPoolGrad and AveragePoolGrad in standard ops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from edge_train import dtypes
+from edge_train.graph import ir
+from edge_train.graph.lowering.builder import Builder, Refuse
+from edge_train.graph.lowering.registry import lowers
+from edge_train.graph.lowering.windows import Window, spread, window_of
+
+_POOL = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+
+
+@lowers("MaxPoolGrad", domain="")
+def max_pool_grad(b: Builder, node: ir.Node) -> str:
+    """Each dy goes to the element that was the largest of its window."""
+    dy, indices = node.inputs
+    forward = next((n for n in b.nodes if n.op_type == "MaxPool" and n.output(1) == indices), None)
+    if forward is None:
+        raise Refuse(f"'{indices}' is not the second output of a MaxPool in this graph")
+    x = forward.inputs[0]
+    window = window_of(b, forward, x, tuple(forward.attr("kernel_shape")))
+    backwards = bool(forward.attr("storage_order", 0)) and window.rank > 1
+    shape = _reversed_spatial(b, x, window) if backwards else b.shape(x)
+    dx = _scatter(b, dy, indices, shape, window)
+    return b.transpose(dx, 0, 1, *reversed(window.axes)) if backwards else dx
+
+
+def _reversed_spatial(b: Builder, x: str, window: Window) -> str:
+    """Shape of x with the spatial axes reversed: storage_order 1 counts the first one fastest."""
+    sizes = [b.shape_slice(x, axis, axis + 1) for axis in reversed(window.axes)]
+    return b.concat_ints(b.shape_slice(x, 0, 2), *sizes)
+
+
+def _scatter(b: Builder, dy: str, indices: str, shape: str, window: Window) -> str:
+    """Zeros of ``shape`` with dy added at flat indices.
+
+    Where windows do not overlap no index comes twice and MaxUnpool does it in a quarter of the
+    time (64x16x28x28: 0.3 / 1.2 ms).
+    """
+    apart = all(s >= e for s, e in zip(window.strides, window.extent, strict=True))
+    if apart and b.elem_type(dy) == dtypes.FLOAT:
+        # with a shape given, the kernel plays no part
+        return b.op("MaxUnpool", dy, indices, shape, kernel_shape=(1,) * window.rank)
+    size = b.op("ReduceProd", shape, keepdims=1)
+    flat = (b.reshape(indices, -1), b.reshape(dy, -1))
+    dx = b.op("ScatterElements", b.zeros(size, dy), *flat, reduction="add")
+    return b.op("Reshape", dx, shape)
+
+
+@lowers("AveragePoolGrad", domain="")
+def average_pool_grad(b: Builder, node: ir.Node) -> str:
+    """dy / count spread over the window it came from."""
+    dy = node.inputs[0]
+    forward = _average_pool_of(b, node)
+    x, kernel = forward.inputs[0], tuple(forward.attr("kernel_shape"))
+    window = window_of(b, forward, x, kernel)
+    repeats = _exact_tiles(b, x, window)
+    if repeats:
+        return _repeat(b, b.div(dy, float(math.prod(kernel))), x, window, repeats)
+    kind = dtypes.NUMPY[b.elem_type(dy)]
+    share = b.mul(dy, _share(b, forward, dy, window))
+    planes = b.reshape(share, -1, 1, b.shape_slice(dy, 2, 2 + window.rank))
+    ones = b.const(np.ones((1, 1, *kernel), kind))
+    return b.reshape_like(spread(b, planes, ones, window, x, 1), x)
+
+
+def _average_pool_of(b: Builder, node: ir.Node) -> ir.Node:
+    """The forward node: dy is named after its output, the gradient node after its name."""
+    source = b.producers[node.outputs[0]]  # with the names from before lowering
+    y, owner = source.inputs[0].removesuffix("_grad"), source.name.rpartition("_Grad/")[0]
+    pools = [forward for forward in b.nodes if forward.op_type == "AveragePool"]
+    for forward in pools:
+        if forward.outputs[0] == y:
+            return forward
+    for forward in pools:
+        if owner and forward.name == owner:
+            return forward
+    raise Refuse("the AveragePool it belongs to is not in the graph, so the input's shape is lost")
+
+
+def _share(b: Builder, forward: ir.Node, dy: str, window: Window) -> str:
+    """1 / divisor of each window, (1, 1, spatial...); onnxruntime folds it when sizes are fixed.
+
+    AveragePool of ones is (inputs in the window) / divisor, LpPool of ones counts the inputs.
+    """
+    x = forward.inputs[0]
+    ones = b.op(
+        "ConstantOfShape",
+        b.concat_ints(1, 1, b.shape_slice(x, 2, 2 + window.rank)),
+        elem_type=b.elem_type(dy),
+        value=ir.Tensor.of("value", np.ones(1, dtypes.NUMPY[b.elem_type(dy)])),
+    )
+    attributes = {name: forward.attr(name) for name in _POOL}
+    inputs = b.op("LpPool", ones, p=1, **attributes)
+    if not forward.attr("count_include_pad", 0):
+        return b.op("Reciprocal", inputs)
+    return b.div(b.op("AveragePool", ones, count_include_pad=1, **attributes), inputs)
+
+
+def _exact_tiles(b: Builder, x: str, window: Window) -> tuple[int, ...]:
+    """How many windows fit along each axis if they tile the input without gap or rest, else ()."""
+    sizes, kernel = b.dims(x)[2:], window.kernel or ()
+    plain = window.strides == kernel and set(window.dilations) == {1}
+    single = sizes == kernel
+    if window.pads is None or any(window.pads) or not (plain or single):
+        return ()
+    known = [size for size in sizes if isinstance(size, int)]
+    if len(known) < len(sizes) or any(s % k for s, k in zip(known, kernel, strict=True)):
+        return ()
+    return tuple(s // k for s, k in zip(known, kernel, strict=True))
+
+
+def _repeat(b: Builder, dy: str, x: str, window: Window, counts: tuple[int, ...]) -> str:
+    """Every dy repeated over its own tile."""
+    if set(counts) == {1}:
+        return b.op("Expand", dy, b.shape(x))
+    kernel = window.kernel or ()
+    channels = b.shape_slice(x, 0, 2)
+    columns = [size for count in counts for size in (count, 1)]
+    tiles = [size for pair in zip(counts, kernel, strict=True) for size in pair]
+    spaced = b.reshape(dy, channels, *columns)
+    return b.reshape_like(b.op("Expand", spaced, b.concat_ints(channels, *tiles)), x)

@@ -1,0 +1,173 @@
+"""Windows: the geometry that convolution and pooling share, and how a gradient is laid back on it.
+
+Along one axis a window of ``kernel`` taps, ``dilations`` apart, starts every ``strides`` elements
+of the padded input. ``slack`` is what the last window leaves over at the end of the padded input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edge_train.graph import ir
+from edge_train.graph.lowering.builder import TO_END, Builder, Refuse
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Attributes of a convolution or pooling node, one entry per spatial axis.
+
+    ``pads`` is (begin..., end...); None where it depends on sizes known at run time only, and then
+    ``run_time_pads`` names an int64 tensor with the same layout. ``kernel`` and ``slack`` entries
+    may be unknown too.
+    """
+
+    strides: Sizes
+    dilations: Sizes
+    kernel: Sizes | None
+    pads: Sizes | None
+    run_time_pads: str
+    slack: tuple[int | None, ...]
+
+    @property
+    def rank(self) -> int:
+        """The number of spatial axes."""
+        return len(self.strides)
+
+    @property
+    def axes(self) -> Sizes:
+        """The spatial axes of an (N, C, spatial...) tensor."""
+        return tuple(range(2, 2 + self.rank))
+
+    @property
+    def extent(self) -> Sizes:
+        """How many input elements one window spans; Refuse where the kernel's size is unknown."""
+        if self.kernel is None:
+            raise Refuse("the kernel's size is not known; add kernel_shape or the weight's shape")
+        return tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, self.kernel, strict=True))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every window is one element and covers the input: a 1x1 convolution."""
+        return (
+            self.kernel is not None
+            and self.pads is not None
+            and set(self.kernel) == {1} == set(self.strides)
+            and not any(self.pads)
+        )
+
+
+def window_of(b: Builder, node: ir.Node, x: str, kernel: Sizes | None) -> Window:
+    """The window of a node whose forward input is ``x`` (N, C, spatial...)."""
+    rank = b.rank(x) - 2
+    strides = tuple(node.attr("strides") or (1,) * rank)
+    dilations = tuple(node.attr("dilations") or (1,) * rank)
+    if rank < 1 or len(strides) != rank or len(dilations) != rank:
+        raise Refuse(f"'{x}' has {rank} spatial axes; strides {strides}, dilations {dilations}")
+    sizes = b.dims(x)[2:]
+    auto_pad = node.attr("auto_pad") or "NOTSET"
+    bare = Window(strides, dilations, kernel, None, "", (None,) * rank)
+    pads: Sizes | None = (0,) * (2 * rank)
+    run_time_pads = ""
+    if auto_pad == "NOTSET":
+        pads = tuple(node.attr("pads") or (0,) * (2 * rank))
+    elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        pads = _same_pads(bare, sizes, auto_pad == "SAME_LOWER")
+        if pads is None:
+            run_time_pads = _same_pads_at_run_time(b, bare, x, auto_pad == "SAME_LOWER")
+    elif auto_pad != "VALID":
+        raise Refuse(f"auto_pad is '{auto_pad}'; expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
+    slack = _slack(bare, sizes, pads)
+    return Window(strides, dilations, kernel, pads, run_time_pads, slack)
+
+
+def _same_pads(window: Window, sizes: Sequence[ir.Dim], lower: bool) -> Sizes | None:
+    """Pads that give ceil(size / stride) windows; the odd one goes to the end unless ``lower``."""
+    totals: list[int] = []
+    for size, stride, extent in zip(sizes, window.strides, window.extent, strict=True):
+        if stride == 1:
+            totals.append(extent - 1)
+        elif isinstance(size, int):
+            totals.append(max((-(-size // stride) - 1) * stride + extent - size, 0))
+        else:
+            return None
+    small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
+    return tuple(large + small if lower else small + large)
+
+
+def _same_pads_at_run_time(b: Builder, window: Window, x: str, lower: bool) -> str:
+    size, stride = b.shape_slice(x, 2, 2 + window.rank), b.ints(*window.strides)
+    # ceil(size / stride) - 1 == (size - 1) // stride
+    covered = b.mul(b.div(b.sub(size, b.ints(1)), stride), stride)
+    need = b.sub(b.add(covered, b.ints(*window.extent)), size)
+    total = b.op("Max", need, b.ints(0))
+    small = b.div(total, b.ints(2))
+    large = b.sub(total, small)
+    return b.concat_ints(*((large, small) if lower else (small, large)))
+
+
+def _slack(window: Window, sizes: Sequence[ir.Dim], pads: Sizes | None) -> tuple[int | None, ...]:
+    slack: list[int | None] = []
+    for axis, (size, stride) in enumerate(zip(sizes, window.strides, strict=True)):
+        if stride == 1:
+            slack.append(0)
+        elif isinstance(size, int) and pads is not None and window.kernel is not None:
+            total = pads[axis] + pads[axis + window.rank]
+            slack.append((size + total - window.extent[axis]) % stride)
+        else:
+            slack.append(None)
+    return tuple(slack)
+
+
+def padded(b: Builder, x: str, window: Window) -> str:
+    """``x`` with zeros around its spatial axes; ``x`` itself where nothing is padded."""
+    if window.pads is not None and not any(window.pads):
+        return x
+    pads = b.ints(*window.pads) if window.pads is not None else window.run_time_pads
+    return b.op("Pad", x, pads, "", b.ints(*window.axes))
+
+
+def tap(b: Builder, x: str, window: Window, spatial_axes: Sequence[int], at: Sequence[int]) -> str:
+    """What tap ``at`` of every window sees of the padded ``x`` along the given spatial axes.
+
+    The end counts from the back, so that no size is needed: ``slack`` < stride never adds a window.
+    """
+    starts, ends, axes, steps = [], [], [], []
+    for axis, index in zip(spatial_axes, at, strict=True):
+        start = index * window.dilations[axis]
+        behind = window.extent[axis] - 1 - start
+        if start or behind or window.strides[axis] > 1:
+            starts.append(start)
+            ends.append(-behind if behind else TO_END)
+            axes.append(axis + 2)
+            steps.append(window.strides[axis])
+    if not axes:
+        return x
+    return b.op("Slice", x, b.ints(*starts), b.ints(*ends), b.ints(*axes), b.ints(*steps))
+
+
+def spread(b: Builder, dy: str, w: str, window: Window, like: str, group: int) -> str:
+    """The transposed convolution of ``dy`` with ``w``, with the spatial sizes of ``like``.
+
+    Inputs behind the last window were never read: they get zeros, which output_padding adds.
+    """
+    same: dict[str, Any] = {
+        "strides": window.strides,
+        "dilations": window.dilations,
+        "group": group,
+    }
+    exact = [s for s in window.slack if s is not None]
+    if window.pads is not None and len(exact) == window.rank:
+        return b.op("ConvTranspose", dy, w, pads=window.pads, output_padding=exact, **same)
+    pads = window.pads or (0,) * (2 * window.rank)
+    pairs = zip(window.strides, window.slack, strict=True)
+    extra = [s - 1 if rest is None else rest for s, rest in pairs]
+    grown = b.op("ConvTranspose", dy, w, pads=pads, output_padding=extra, **same)
+    size = b.shape_slice(like, 2, 2 + window.rank)
+    if window.pads is not None:
+        return b.op("Slice", grown, b.ints(*(0,) * window.rank), size, b.ints(*window.axes))
+    first = b.op("Slice", window.run_time_pads, b.ints(0), b.ints(window.rank), b.ints(0))
+    return b.op("Slice", grown, first, b.add(first, size), b.ints(*window.axes))
