@@ -57,8 +57,15 @@ class Contents:
 class Reference:
     """One process of the reference; started at the first call, and again by ensure_running."""
 
-    def __init__(self, python: Path, timeout: float = 120.0) -> None:
-        self._python = python
+    def __init__(
+        self,
+        python: Path,
+        timeout: float = 120.0,
+        server: Sequence[str] = (str(SERVER),),
+        extra_env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._command = [str(python), "-u", *server]
+        self._env = {**os.environ, "OMP_NUM_THREADS": "1", **(extra_env or {})}
         self._timeout = timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] | None = None
@@ -72,11 +79,11 @@ class Reference:
         self.close()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (close() ends it)
         self._process = subprocess.Popen(
-            [str(self._python), "-u", str(SERVER)],
+            self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env=self._env,
         )
 
     def close(self) -> None:
