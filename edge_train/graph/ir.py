@@ -178,6 +178,7 @@ class Model:
     opset_imports: list[tuple[str, int]]
     extra: bytes = b""
     import_extra: dict[str, bytes] = field(default_factory=dict)  # by domain of the import
+    functions: tuple[bytes, ...] = ()  # FunctionProto messages, as read
 
     def opset(self, domain: str = "") -> int | None:
         """The imported version of a domain; None if it is not imported."""

@@ -33,9 +33,9 @@ def read_model(message: Any) -> ir.Model:
     import_extra = {}
     for (domain, _), item in zip(imports, message.opset_import, strict=True):
         import_extra[domain] = _extra(item, ("domain", "version"))
-    version = message.ir_version
-    extra = _extra(message, ("graph", "opset_import", "ir_version"))
-    return ir.Model(graph, version, imports, extra, import_extra)
+    version, functions = message.ir_version, tuple(message.functions)
+    extra = _extra(message, ("graph", "opset_import", "ir_version", "functions"))
+    return ir.Model(graph, version, imports, extra, import_extra, functions)
 
 
 def _graph(message: Any, types: dict[bytes, TypeInfo]) -> ir.Graph:

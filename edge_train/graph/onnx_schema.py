@@ -19,7 +19,7 @@ _PACKAGE = "edge_train.onnx"
 
 # message, then "name number type" of each field; "*" repeated, "+" repeated and packed
 _TABLE = """
-Model: ir_version 1 int64, graph 7 Graph, opset_import 8 OperatorSetId*
+Model: ir_version 1 int64, graph 7 Graph, opset_import 8 OperatorSetId*, functions 25 bytes*
 OperatorSetId: domain 1 bytes, version 2 int64
 Graph: node 1 Node*, name 2 bytes, initializer 5 Tensor*, input 11 ValueInfo*, \
 output 12 ValueInfo*, value_info 13 ValueInfo*

@@ -19,6 +19,7 @@ def write_model(message: Any, model: ir.Model) -> None:
         item = message.opset_import.add()
         _merge(item, model.import_extra.get(domain, b""), {"version": version})
         _set_text(item, domain=domain)
+    message.functions.extend(model.functions)
     message.graph.SetInParent()
     _write_graph(message.graph, model.graph)
 

@@ -1,0 +1,147 @@
+"""How ONNX ops changed from opset 12 to 21: one rule an op, with the opset of its last change.
+
+A rule returns the nodes that replace an older node. ``s`` is the opset.Scope of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from edge_train.graph import ir
+
+if TYPE_CHECKING:
+    from edge_train.graph.opset import Scope
+
+Rule: TypeAlias = "Callable[[Scope, ir.Node], list[ir.Node]]"
+
+#: op -> (the opset it changed at, the rule for older nodes)
+RULES: dict[str, tuple[int, Rule]] = {}
+
+
+class Unraisable(Exception):
+    """This form of an op does not exist any more; the text is the reason."""
+
+
+def _rule(since: int, *op_types: str) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(op_types, (since, function)))
+        return function
+
+    return register
+
+
+def _without(node: ir.Node, *names: str) -> dict[str, ir.Attribute]:
+    return {key: value for key, value in node.attributes.items() if key not in names}
+
+
+def _with(node: ir.Node, name: str, value: int | str) -> ir.Node:
+    return replace(node, attributes={**node.attributes, name: ir.Attribute.of(name, value)})
+
+
+def _axes_as_input(s: Scope, node: ir.Node) -> list[ir.Node]:
+    axes = node.attr("axes")
+    if axes is None:
+        return [node]
+    inputs = (node.input(0), s.const(axes))
+    return [replace(node, inputs=inputs, attributes=_without(node, "axes"))]
+
+
+_rule(13, "Squeeze", "Unsqueeze")(_axes_as_input)
+
+
+@_rule(13, "ReduceSum")
+@_rule(
+    18,
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+    *("ReduceMin", "ReduceProd", "ReduceSumSquare"),
+)
+def _reduce(s: Scope, node: ir.Node) -> list[ir.Node]:
+    if not node.attr("axes"):  # none, or an empty list: all of them
+        return [replace(node, attributes=_without(node, "axes"))]
+    return _axes_as_input(s, node)
+
+
+@_rule(18, "Split")
+def _split(s: Scope, node: ir.Node) -> list[ir.Node]:
+    sizes = node.attr("split")
+    if sizes is not None:
+        inputs = (node.input(0), s.const(sizes))
+        return [replace(node, inputs=inputs, attributes=_without(node, "split"))]
+    if node.input(1):
+        return [node]
+    return [_with(replace(node, inputs=node.inputs[:1]), "num_outputs", len(node.outputs))]
+
+
+@_rule(13, "Softmax", "LogSoftmax", "Hardmax")
+def _softmax(s: Scope, node: ir.Node) -> list[ir.Node]:
+    """Used to work on the input flattened to 2-D at an axis, 1 by default."""
+    axis, rank = node.attr("axis", 1), s.shapes.rank(node.input(0))
+    if axis == -1 or (rank is not None and axis == rank - 1):
+        return [_with(node, "axis", axis)]
+    x, y = node.input(0), node.output(0)
+    flat = s.node("Flatten", x, like=node, axis=axis)
+    shape = s.node("Shape", x, like=node)
+    rows = s.fresh(f"{y}/rows")
+    inner = _with(replace(node, inputs=(flat.output(0),), outputs=(rows,)), "axis", 1)
+    name = s.fresh(f"{y}/Reshape")
+    back = ir.make_node("Reshape", (rows, shape.output(0)), (y,), name, allowzero=1)
+    return [flat, shape, inner, back]
+
+
+@_rule(14, "BatchNormalization")
+def _batch_norm(s: Scope, node: ir.Node) -> list[ir.Node]:
+    if any(node.outputs[1:]):
+        raise Unraisable(
+            "its training form with five outputs ended with opset 14: export with training_mode"
+        )
+    return [replace(node, outputs=node.outputs[:1])]
+
+
+@_rule(16, "RoiAlign")
+def _roi_align(s: Scope, node: ir.Node) -> list[ir.Node]:
+    return [_with(node, "coordinate_transformation_mode", "output_half_pixel")]
+
+
+@_rule(13, "Resize")
+def _resize(s: Scope, node: ir.Node) -> list[ir.Node]:
+    """``scales`` used to be required and was given empty beside ``sizes``."""
+    if node.attr("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
+        raise Unraisable("coordinate_transformation_mode tf_half_pixel_for_nn ended with opset 13")
+    if not node.input(3):
+        return [node]
+    return [replace(node, inputs=(*node.inputs[:2], "", node.input(3)))]
+
+
+@_rule(20, "GridSample")
+def _grid_sample(s: Scope, node: ir.Node) -> list[ir.Node]:
+    mode = node.attr("mode", "bilinear")
+    return [_with(node, "mode", {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))]
+
+
+@_rule(20, "DFT")
+def _dft(s: Scope, node: ir.Node) -> list[ir.Node]:
+    # the axis is an input now, a scalar
+    axis = s.node("Constant", like=node, value_int=node.attr("axis", 1))
+    inputs = (node.input(0), node.input(1), axis.output(0))
+    return [axis, replace(node, inputs=inputs, attributes=_without(node, "axis"))]
+
+
+@_rule(21, "GroupNormalization")
+def _group_norm(s: Scope, node: ir.Node) -> list[ir.Node]:
+    """``scale`` and ``bias`` were per group and are per channel now."""
+    groups, x = node.attr("num_groups"), node.input(0)
+    if not isinstance(groups, int):
+        raise Unraisable("it lacks the attribute num_groups")
+    channels = s.node("Shape", x, like=node, start=1, end=2)
+    width = s.node("Div", channels.output(0), s.const([groups]), like=node)
+    grid = s.node("Concat", s.const([groups]), width.output(0), like=node, axis=0)
+    nodes, names = [channels, width, grid], []
+    for name in (node.input(1), node.input(2)):
+        column = s.node("Unsqueeze", name, s.const([1]), like=node)
+        spread = s.node("Expand", column.output(0), grid.output(0), like=node)
+        flat = s.node("Reshape", spread.output(0), s.const([-1]), like=node)
+        nodes += [column, spread, flat]
+        names.append(flat.output(0))
+    return [*nodes, replace(node, inputs=(x, *names))]
