@@ -14,17 +14,24 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
 
 from edge_train import atomic, dtypes
 from edge_train.checkpoint import source as sources
 from edge_train.checkpoint.builder import Builder, blocks
-from edge_train.checkpoint.format import DATA_IDENTITY, Checkpoint, Group, Tensor, read
+from edge_train.checkpoint.format import (
+    DATA_IDENTITY,
+    IDENTITY_BYTES,
+    Checkpoint,
+    Group,
+    Tensor,
+    read,
+)
 from edge_train.checkpoint.layout import layout
 from edge_train.checkpoint.source import FileSource, Readable, Source
 from edge_train.errors import CheckpointError
 
 _EIGHT_BYTE_TYPES = frozenset((dtypes.INT64, dtypes.DOUBLE, dtypes.UINT64))
-_IDENTITY_BYTES = 16
 
 #: offsets end at 2 GiB; from here on generate_artifacts uses a data file, and so does ``write``
 INLINE_LIMIT = 1800 * 2**20
@@ -58,8 +65,8 @@ def write(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
             _write_blocks(layout(checkpoint), target)
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint '{target}' cannot be written: {error.strerror or error}; what was there "
-            "before is unchanged"
+            f"checkpoint '{target}' cannot be written: {error.strerror or error}; the state saved "
+            "before is still there"
         ) from error
 
 
@@ -113,15 +120,14 @@ def _inline_bytes(checkpoint: Checkpoint) -> int:
 
 def _write_data(checkpoint: Checkpoint, path: str) -> str:
     """Write ``<path>.data.next``; its last 16 bytes are the identity of all before them."""
-    digest = hashlib.blake2b(digest_size=_IDENTITY_BYTES)
+    digest = hashlib.blake2b(digest_size=IDENTITY_BYTES)
     written = 0
     with atomic.replacing(f"{path}.data.next") as file:
         for _, tensor in checkpoint.tensors():
             if tensor.offset < 0:
                 continue
-            gap = bytes(tensor.offset - written)
-            data = () if tensor.data is None else blocks(tensor.data)
-            for block in (gap, *data):
+            gap: list[bytes | memoryview] = [bytes(tensor.offset - written)]
+            for block in chain(gap, () if tensor.data is None else blocks(tensor.data)):
                 file.write(block)
                 digest.update(block)
                 written += len(block)
@@ -141,19 +147,20 @@ def _opened_data(checkpoint: Source, identity: str | None) -> Iterator[Source]:
         path += ".next"
     try:
         sources.refuse_special(path)
-        with open(path, "rb") as file:
-            yield FileSource(file, f"'{path}'", path)
+        file = open(path, "rb")  # noqa: SIM115  (closed below)
     except FileNotFoundError as error:
         raise CheckpointError(
             f"checkpoint {checkpoint.label} keeps tensor data in '{path}', which is missing; copy "
             "both files"
         ) from error
+    with file:
+        yield FileSource(file, f"'{path}'", path)
 
 
 def _identity(path: str) -> str | None:
     try:
         with open(path, "rb") as file:
-            file.seek(-_IDENTITY_BYTES, os.SEEK_END)
+            file.seek(-IDENTITY_BYTES, os.SEEK_END)
             return file.read().hex()
     except OSError:
         return None

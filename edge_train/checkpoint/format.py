@@ -30,6 +30,7 @@ Property = int | float | str
 OpenData = Callable[["str | None"], Source]
 #: the property that ties a checkpoint to the data file written with it
 DATA_IDENTITY = "edge_train.data"
+IDENTITY_BYTES = 16
 
 _REFUSED = frozenset((dtypes.STRING, dtypes.BFLOAT16, dtypes.COMPLEX64, dtypes.COMPLEX128))
 _FLOAT8 = frozenset((17, 18, 19, 20))
@@ -45,6 +46,11 @@ class Tensor:
     data: Data | None = None
     doc_string: str | None = None
     offset: int = -1
+
+    @staticmethod
+    def of(name: str, array: np.ndarray[Any, Any]) -> Tensor:
+        """A tensor that shares the memory of ``array``; TypeError for a dtype ONNX lacks."""
+        return Tensor(name, dtypes.number_of(array.dtype), tuple(array.shape), array)
 
     @property
     def nbytes(self) -> int:
@@ -113,10 +119,15 @@ def read(
                 f"checkpoint {source.label} keeps tensor data in a second file '<path>.data'; load "
                 "it by its path"
             )
-        identity = checkpoint.properties.get(DATA_IDENTITY)
-        external = open_data(identity if isinstance(identity, str) else None)
+        told = checkpoint.properties.get(DATA_IDENTITY)
+        identity = told if isinstance(told, str) else None
+        external = open_data(identity)
     validate(checkpoint, source.label, None if external is None else external.size)
-    return checkpoint if external is None else _with_data(checkpoint, external)
+    if external is None:
+        return checkpoint
+    if identity is not None:
+        _check_identity(checkpoint, source.label, external, identity)
+    return _with_data(checkpoint, external)
 
 
 def validate(checkpoint: Checkpoint, label: str, data_size: int | None = None) -> None:
@@ -174,6 +185,22 @@ def _check_size(tensor: Tensor, where: str, nominal: bool, data_size: int | None
         raise CheckpointCorrupt(
             f"{where} has {tensor.data.nbytes} bytes of data{at}, expected {tensor.nbytes} for "
             f"{dtypes.name_of(tensor.data_type)} {list(tensor.dims)}; use another copy"
+        )
+
+
+def _check_identity(checkpoint: Checkpoint, label: str, external: Source, identity: str) -> None:
+    ends = [
+        tensor.offset + tensor.nbytes for _, tensor in checkpoint.tensors() if tensor.offset >= 0
+    ]
+    end = max(ends, default=0)
+    if external.size - end != IDENTITY_BYTES:
+        return  # not written by this package, which leaves exactly its identity behind the data
+    got = external.read(end, IDENTITY_BYTES).hex()
+    if got != identity:
+        raise CheckpointError(
+            f"checkpoint {label} and its data file {external.label} are of two saves (expected "
+            f"identity {identity}, got {got}); copy both files of one save, or load again if a "
+            "save was under way"
         )
 
 

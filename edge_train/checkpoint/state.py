@@ -163,20 +163,16 @@ def _group(group: Group) -> OptimizerGroup:
     return OptimizerGroup(group.name, group.step, group.initial_learning_rate, moments)
 
 
-def _tensor(name: str, array: Array) -> Tensor:
-    return Tensor(name, dtypes.number_of(array.dtype), tuple(array.shape), array)
-
-
 def _stored(parameter: Parameter) -> Tensor:
     array = parameter._array
     if array is None:
         return Tensor(parameter.name, dtypes.FLOAT, (), np.empty(0, np.float32))
-    return _tensor(parameter.name, array)
+    return Tensor.of(parameter.name, array)
 
 
 def _stored_group(group: OptimizerGroup) -> Group:
     moments = tuple(
-        (name, tuple(_tensor(kind, array) for kind, array in sorted(own.items())))
+        (name, tuple(Tensor.of(kind, array) for kind, array in sorted(own.items())))
         for name, own in sorted(group.moments.items())
     )
     return Group(group.name, group.step, group.initial_learning_rate, moments)

@@ -8,6 +8,7 @@ because hostile offsets may point at one object many times over.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NoReturn
 
 from edge_train.checkpoint.source import Source, Span
@@ -144,19 +145,17 @@ class Table:
             self.reader.fail(start, f"{field} of {self.what} has {count} items, at most {limit}")
         return struct.unpack(f"<{count}q", self.reader.source.read(start, 8 * count))
 
-    def tables(self, slot: int, field: str) -> list[Table] | None:
-        """A vector of tables."""
+    def tables(self, slot: int, field: str) -> Iterator[Table] | None:
+        """A vector of tables, one after the other."""
         found = self._vector(slot, 4, field)
-        if found is None:
-            return None
-        start, count = found
-        tables = []
+        return None if found is None else self._entries_of(*found, field)
+
+    def _entries_of(self, start: int, count: int, field: str) -> Iterator[Table]:
         for index in range(count):
             place = start + 4 * index
             what = f"{field}[{index}]"
             target = place + int(self.reader.unpack(_U32, place, what))
-            tables.append(self.reader.table(target, what))
-        return tables
+            yield self.reader.table(target, what)
 
     def table(self, slot: int, field: str) -> Table | None:
         """A table."""
