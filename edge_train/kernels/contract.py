@@ -7,17 +7,20 @@ same bits.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
+_FLOAT = struct.Struct("f")
 
-@dataclass(frozen=True)
-class AdamWScalars:
+
+class AdamWScalars(NamedTuple):
     """The float32 scalars of one AdamW step.
 
     ``rest1`` is 1-beta1 and ``correction1`` 1-beta1^t, ``rate`` the learning rate (in mode 1 with
@@ -53,17 +56,22 @@ class Steps:
     all_finite: Callable[[Floats], bool]
 
 
-def bias_correction(beta: float, step: int) -> np.float32:
-    """1 - beta^step, worked out in double.
+def round32(value: float) -> float:
+    """``value`` rounded to float32, quicker than by way of a NumPy scalar."""
+    rounded: float = _FLOAT.unpack(_FLOAT.pack(value))[0]
+    return rounded
+
+
+def bias_correction(beta: float, step: int) -> float:
+    """1 - beta^step, worked out in double and rounded to float32.
 
     For a beta that is a float32 value (an artifact's) beta^step is rounded to float32 first: the
     reference does, and for beta 0.999 it moves the update by up to 4e-6 of itself.
     """
     power = math.pow(beta, step)
-    if float(np.float32(beta)) == beta:
-        power = float(np.float32(power))
-    correction: np.float32 = np.float32(1.0 - power)
-    return correction
+    if round32(beta) == beta:
+        power = round32(power)
+    return round32(1.0 - power)
 
 
 def adamw_scalars(
@@ -77,22 +85,19 @@ def adamw_scalars(
     correct_bias: bool = True,
 ) -> AdamWScalars:
     """The scalars of step number ``step`` (the first is 1); ``mode`` is the op's adam_mode."""
-    one = np.float32(1)
-    correction1 = bias_correction(betas[0], step) if correct_bias else one
-    correction2 = bias_correction(betas[1], step) if correct_bias else one
-    lr32 = np.float32(lr)
-    return AdamWScalars(
-        mode=mode,
-        beta1=np.float32(betas[0]),
-        rest1=np.float32(1.0 - betas[0]),
-        beta2=np.float32(betas[1]),
-        rest2=np.float32(1.0 - betas[1]),
-        eps=np.float32(eps),
-        rate=lr32 if mode == 0 else lr32 * (np.sqrt(correction2) / correction1),
-        decay=lr32 * np.float32(weight_decay),
-        correction1=correction1,
-        correction2=correction2,
+    beta1, beta2 = betas
+    correction1 = bias_correction(beta1, step) if correct_bias else 1.0
+    correction2 = bias_correction(beta2, step) if correct_bias else 1.0
+    rate = lr = round32(lr)
+    if mode == 1:
+        # Each operation rounded to float32, as the reference rounds it.
+        rate = lr * round32(round32(math.sqrt(correction2)) / correction1)
+    decay = lr * round32(weight_decay)
+    scalars = np.array(
+        (beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps, rate, decay, correction1, correction2),
+        np.float32,
     )
+    return AdamWScalars(mode, *scalars)
 
 
 def clip_factor(squares: float, max_norm: float) -> tuple[float, float]:
