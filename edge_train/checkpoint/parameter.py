@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 def unknown_name(kind: str, name: object, known: list[str]) -> KeyError:
     """KeyError that names what is there."""
-    near = get_close_matches(str(name), known, 3)
+    near = get_close_matches(str(name), known, 3, cutoff=0.5)
     there = f"did you mean {near}?" if near else f"there are {len(known)}: {known[:8]}"
     return KeyError(f"{kind} '{name}' not found; {there}")
 
