@@ -31,7 +31,7 @@ def gather_grad(b: Builder, node: ir.Node) -> str:
     shape, indices, dy = node.inputs
     axis, rank = node.attr("axis", 0), _rank_of_shape(b, shape)
     axis %= rank
-    index = b.op("Unsqueeze", indices, b.ints(-1))
+    index = b.op("Unsqueeze", b.cast(indices, dtypes.INT64), b.ints(-1))
     if axis == 0:
         return b.op("ScatterND", b.zeros(shape, dy), index, dy, reduction="add")
     # bring the gathered axis to the front, scatter, and put it back

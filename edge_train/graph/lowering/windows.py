@@ -80,7 +80,8 @@ def window_of(b: Builder, node: ir.Node, x: str, kernel: Sizes | None) -> Window
             run_time_pads = _same_pads_at_run_time(b, bare, x, auto_pad == "SAME_LOWER")
     elif auto_pad != "VALID":
         raise Refuse(f"auto_pad is '{auto_pad}'; expected NOTSET, VALID, SAME_UPPER or SAME_LOWER")
-    slack = _slack(bare, sizes, pads)
+    # the last window of ceil_mode hangs over the end, so that nothing exact is known there
+    slack = _slack(bare, sizes, None if node.attr("ceil_mode", 0) else pads)
     return Window(strides, dilations, kernel, pads, run_time_pads, slack)
 
 
