@@ -77,7 +77,7 @@ def _write_blocks(builder: Builder, path: str) -> None:
 
 
 def _write_two_files(checkpoint: Checkpoint, path: str) -> None:
-    _finish_rename(path)
+    _settle(path)
     trainable, end = _placed(checkpoint.trainable, 0)
     frozen, end = _placed(checkpoint.frozen, end)
     moved = replace(checkpoint, trainable=trainable, frozen=frozen, has_external_data=True)
@@ -85,8 +85,13 @@ def _write_two_files(checkpoint: Checkpoint, path: str) -> None:
         moved = replace(moved, groups=_placed_groups(moved.groups or (), end))
     identity = _write_data(moved, path)
     properties = {**checkpoint.properties, DATA_IDENTITY: identity}
-    _write_blocks(layout(replace(moved, properties=properties)), path)
-    _finish_rename(path)
+    try:
+        _write_blocks(layout(replace(moved, properties=properties)), path)
+    except BaseException:
+        with suppress(OSError):
+            _settle(path)  # the rename may have happened before the fault
+        raise
+    _settle(path)
 
 
 def _placed(tensors: tuple[Tensor, ...], end: int) -> tuple[tuple[Tensor, ...], int]:
@@ -166,13 +171,17 @@ def _identity(path: str) -> str | None:
         return None
 
 
-def _finish_rename(path: str) -> None:
-    """Give the data that the checkpoint at ``path`` asks for its final name."""
+def _settle(path: str) -> None:
+    """Rename the ``.next`` data file if the checkpoint at ``path`` asks for it, else remove it."""
     new = f"{path}.data.next"
     identity = _identity(new)
+    if identity is None:
+        return
     asked = None
     with suppress(CheckpointError, FileNotFoundError), open_checkpoint(path) as checkpoint:
         asked = checkpoint.properties.get(DATA_IDENTITY)
-    if identity is not None and identity == asked:
+    if identity != asked:
+        os.unlink(new)
+    else:
         os.replace(new, f"{path}.data")
         atomic.sync_folder(os.path.dirname(os.path.abspath(path)))

@@ -166,6 +166,31 @@ def test_a_stop_between_any_two_steps_leaves_old_or_new(
     assert len(os.listdir(tmp_path)) == 1 + external
 
 
+def test_the_moment_between_the_two_renames(tmp_path: Path) -> None:
+    path, data = tmp_path / "checkpoint", tmp_path / "checkpoint.data"
+    following = tmp_path / "checkpoint.data.next"
+    save(_state(1, external=True), path)
+    old, old_data = path.read_bytes(), data.read_bytes()
+    save(_state(2, external=True), path)
+    data.rename(following)
+    data.write_bytes(old_data)  # the checkpoint is replaced, its data has the first name still
+    assert _fill(path) == 2
+    new = path.read_bytes()
+    path.write_bytes(old)  # the data is complete, the checkpoint not replaced yet
+    assert _fill(path) == 1
+    path.write_bytes(new)
+    save(_state(2, external=True), path)
+    assert _fill(path) == 2
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint", "checkpoint.data"]
+
+
+def test_a_refused_path_leaves_no_data_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(CheckpointError, match="is a folder"):
+        save(_state(1, external=True), tmp_path / "folder")
+    assert os.listdir(tmp_path) == ["folder"]
+
+
 @pytest.mark.parametrize("external", [False, True])
 def test_a_full_disk_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, external: bool
