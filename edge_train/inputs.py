@@ -134,7 +134,8 @@ def check_labels(label: LabelRange, fed: Fed) -> None:
     """IndexError with the value and the classes when a label is outside its range."""
     values = as_array(fed)
     classes, ignored = label.classes, label.ignore_index
-    if classes is None or (values.min() >= 0 and values.max() < classes):
+    # a negative number read as unsigned is larger than any class count: one pass for both ends
+    if classes is None or values.view(f"u{values.itemsize}").max() < classes:
         return
     bad = (values < 0) | (values >= classes)
     if ignored is not None:

@@ -6,6 +6,7 @@ Program runs an eval graph. TrainingProgram adds what a step leaves behind: grad
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -73,6 +74,10 @@ class Program:
                 raise IndexError(label_text(label.labels, bad, classes, None))
 
 
+def _is_finite(loss: np.ndarray) -> bool:
+    return math.isfinite(loss) if loss.ndim == 0 else bool(np.isfinite(loss).all())
+
+
 class TrainingProgram(Program):
     """A training graph: results, gradients into the Arena, new running statistics."""
 
@@ -103,7 +108,7 @@ class TrainingProgram(Program):
             self.reset = True
             raise
         outputs = runner.fetch(self.results)
-        finite = bool(np.isfinite(as_array(outputs[0])).all())
+        finite = _is_finite(as_array(outputs[0]))
         self.loss_is_finite = finite and (self.reset or self.loss_is_finite)
         if finite:
             self._move_statistics()

@@ -73,7 +73,7 @@ def _run(artifacts: Path, folder: Path, epochs: int, batch: int, seed: int) -> R
     before = _accuracy(module, folder / "before.onnx", test)
     steps = epochs * -(-len(training.labels) // batch)
     optimizer = Optimizer(artifacts / "optimizer_model.onnx", module)
-    scheduler = LinearLRScheduler(optimizer, steps // 10, steps, 3e-3)
+    scheduler = LinearLRScheduler(optimizer, steps // 10, steps, 1e-2)
     times = _train(module, optimizer, scheduler, training, epochs, batch, seed)
     module.state.properties["epoch"] = epochs
     CheckpointState.save_checkpoint(module.state, folder / "trained")

@@ -115,7 +115,11 @@ class Node:
         if name not in self.attributes:
             return default
         value = self.attributes[name].value
-        return value.decode() if isinstance(value, bytes) else value
+        try:
+            return value.decode() if isinstance(value, bytes) else value
+        except UnicodeDecodeError:
+            where = f"attribute '{name}' of {self.describe()}"
+            raise ArtifactError(f"{where} is not UTF-8 text: {value!r}") from None
 
     def input(self, index: int) -> str:
         """The name of input ``index``, "" where it is omitted or beyond the list."""

@@ -47,7 +47,11 @@ def _graph(message: Any, types: dict[bytes, TypeInfo]) -> ir.Graph:
             raise ArtifactError(f"graph '{name}' has two initializers named '{tensor.name}'")
         initializers[tensor.name] = tensor
     value_info: dict[str, ir.Value] = {}
-    again = [item for item in message.value_info if not _note(value_info, item, types)]
+    for item in message.value_info:
+        value = _value(item, types)
+        # a name declared twice is kept, under a key that nobody asks for
+        again = f"{value.name}\0{len(value_info)}"
+        value_info[value.name if value.name not in value_info else again] = value
     graph = ir.Graph(
         name,
         [_node(item, types) for item in message.node],
@@ -56,20 +60,8 @@ def _graph(message: Any, types: dict[bytes, TypeInfo]) -> ir.Graph:
         initializers,
         value_info,
     )
-    if again:  # names declared twice: the first declaration counts, the others are carried
-        rest = type(message)(value_info=again)
-        message.ClearField("value_info")
-        graph.extra = rest.SerializeToString()
-    graph.extra += _extra(message, ("name", "initializer", "value_info", "node", "input", "output"))
+    graph.extra = _extra(message, ("name", "initializer", "value_info", "node", "input", "output"))
     return graph
-
-
-def _note(known: dict[str, ir.Value], message: Any, types: dict[bytes, TypeInfo]) -> bool:
-    if message.name.decode() in known:
-        return False
-    value = _value(message, types)
-    known[value.name] = value
-    return True
 
 
 def _node(message: Any, types: dict[bytes, TypeInfo]) -> ir.Node:
@@ -124,7 +116,7 @@ def _tensor(message: Any) -> ir.Tensor:
     fields = ["name", "dims", "data_type"]
     external: tuple[tuple[str, str], ...] = ()
     raw, strings, place = None, None, "raw_data"
-    if message.data_location == EXTERNAL:
+    if message.data_location == EXTERNAL and message.external_data:
         external = tuple((e.key.decode(), e.value.decode()) for e in message.external_data)
         fields += ["external_data", "data_location"]
     elif message.HasField("raw_data"):

@@ -155,7 +155,9 @@ class Scope:
             return rule(self, node)
         except Unraisable as reason:
             self.problems.append(f"{node.describe()}: {reason}")
-            return [node]
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            self.problems.append(f"{node.describe()}: an attribute has a wrong type ({error})")
+        return [node]
 
     def _with_bodies(self, node: ir.Node) -> ir.Node:
         raised = {

@@ -24,6 +24,8 @@ Rule: TypeAlias = "Callable[[Shapes, ir.Node], Facts]"
 
 RULES: dict[str, Rule] = {}
 
+MAX_RANK = 64
+
 
 def rule(*op_types: str) -> Callable[[Rule], Rule]:
     """Registers a rule for ops."""
@@ -45,6 +47,11 @@ def axis_of(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise IndexError(f"axis {axis} of rank {rank}")
     return axis % rank
+
+
+def unknown(rank: ir.Dim) -> Dims | None:
+    """Dims of which only their number is known, if it is; a damaged model may say any number."""
+    return (None,) * rank if isinstance(rank, int) and rank <= MAX_RANK else None
 
 
 def ints(values: Iterable[ir.Dim] | None) -> tuple[int, ...] | None:
@@ -238,9 +245,7 @@ def _by_shape(s: Shapes, elem_type: int | None, shape: str) -> Facts:
     dims = s.contents(shape)
     if dims is None:
         length = s.dims(shape)
-        if length is None or not isinstance(length[0], int):
-            return [(elem_type, None)]
-        dims = (None,) * length[0]
+        dims = unknown(length[0] if length else None)
     return [(elem_type, dims)]
 
 

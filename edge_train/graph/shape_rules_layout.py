@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from edge_train import dtypes
 from edge_train.graph import ir
-from edge_train.graph.shape_rules import Dims, Facts, axes_of, axis_of, ints, like, rule
+from edge_train.graph.shape_rules import Dims, Facts, axes_of, axis_of, ints, like, rule, unknown
 
 if TYPE_CHECKING:
     from edge_train.graph.shapes import Shapes
@@ -35,8 +35,7 @@ def _reshape(s: Shapes, node: ir.Node) -> Facts:
     target, shape = s.contents(node.input(1)), s.dims(node.input(1))
     _pass_contents(s, node)
     if target is None:
-        length = shape[0] if shape else None
-        return [(elem_type, (None,) * length if isinstance(length, int) else None)]
+        return [(elem_type, unknown(shape[0] if shape else None))]
     result = list(target)
     for i, size in enumerate(target):
         if size == 0 and not node.attr("allowzero", 0):

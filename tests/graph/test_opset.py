@@ -43,10 +43,12 @@ def _i(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-_REDUCTIONS = tuple(
+_REDUCTIONS = [
     f"Reduce{name}"
-    for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum")
-) + ("ReduceSumSquare",)
+    for name in (
+        *("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"),
+    )
+]
 
 CASES = [
     Case("Squeeze", 12, (_f(1, 3, 1),), {"axes": [0]}),

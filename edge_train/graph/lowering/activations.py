@@ -9,7 +9,6 @@ import math
 
 import numpy as np
 
-from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder
 from edge_train.graph.lowering.registry import lowers
@@ -18,13 +17,15 @@ from edge_train.graph.lowering.registry import lowers
 @lowers("ReluGrad")
 def relu_grad(b: Builder, node: ir.Node) -> str:
     dy, x = node.inputs
-    return b.where(b.greater(x, 0.0), dy, 0.0)
+    return b.masked(b.greater(x, 0.0), dy)
 
 
 @lowers("LeakyReluGrad")
 def leaky_relu_grad(b: Builder, node: ir.Node) -> str:
     dy, y = node.inputs
-    return b.where(b.greater(y, 0.0), dy, b.mul(dy, node.attr("alpha", 0.01)))
+    alpha = node.attr("alpha", 0.01)
+    positive = b.cast_like(b.greater(y, 0.0), dy)
+    return b.mul(dy, b.add(b.mul(positive, 1.0 - alpha), alpha))
 
 
 @lowers("SigmoidGrad")
@@ -112,4 +113,4 @@ def dropout_grad(b: Builder, node: ir.Node) -> str:
             scale = b.where(mode, scale, 1.0)
         elif not np.all(training):
             scale = b.scalar(1.0, dy)
-    return b.where(b.cast(mask, dtypes.BOOL), b.mul(dy, scale), 0.0)
+    return b.mul(b.masked(mask, dy), scale)

@@ -7,7 +7,7 @@ constant in the dtype of the other operand; equal constants are stored once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.shapes import Shapes
 
-Operand = Union[str, float, int]
+Operand = str | float | int
 
 #: the largest slice end: "to the end of the axis" in every opset
 TO_END = np.iinfo(np.int64).max
@@ -33,7 +33,7 @@ class Builder:
         self.shapes = shapes
         self.nodes: list[ir.Node] = []
         self.constants: dict[str, ir.Tensor] = {}
-        #: state tensors that a training step replaces: graph input -> new value (running statistics)
+        #: state that a training step replaces (running statistics): graph input -> new value
         self.updates: dict[str, str] = {}
         #: gradient accumulators: buffer input -> gradient tensor
         self.gradients: dict[str, str] = {}
@@ -154,6 +154,14 @@ class Builder:
             raise TypeError("where needs at least one tensor branch")
         a, b = (v if isinstance(v, str) else self.scalar(v, like) for v in (a, b))
         return self.op("Where", condition, a, b, elem_type=self.elem_type(like))
+
+    def masked(self, condition: str, x: str) -> str:
+        """``x`` where the condition holds, else 0.
+
+        A product with 0 and 1: onnxruntime's Where takes six times as long. An infinite ``x``
+        under a false condition gives NaN; a gradient with an infinity is spoilt either way.
+        """
+        return self.mul(x, self.cast_like(condition, x))
 
     def cast(self, x: str, elem_type: int) -> str:
         """``x`` in another dtype; ``x`` itself where it has it."""

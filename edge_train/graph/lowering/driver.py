@@ -146,7 +146,7 @@ def _assemble(model: ir.Model, b: Builder, alias: dict[str, str]) -> Lowered:
 
 
 class _Outputs:
-    """Graph outputs: each a distinct tensor that a node makes, the results under their own names."""
+    """Graph outputs: each a distinct tensor made by a node, the results under their own names."""
 
     def __init__(self, b: Builder, not_made: set[str]) -> None:
         self.values: list[ir.Value] = []
@@ -191,7 +191,11 @@ def _accumulator_flags(graph: ir.Graph) -> set[str]:
 
 
 def _reset_flags(graph: ir.Graph) -> set[str]:
-    return {node.input(2) for node in graph.nodes if node.op_type == "InPlaceAccumulatorV2"}
+    return {node.input(2) for node in _accumulators(graph)}
+
+
+def _accumulators(graph: ir.Graph) -> list[ir.Node]:
+    return [node for node in graph.nodes if node.op_type == "InPlaceAccumulatorV2"]
 
 
 def _model(source: ir.Model, graph: ir.Graph) -> ir.Model:
