@@ -83,14 +83,13 @@ def _attribute(message: Any, types: dict[bytes, TypeInfo]) -> ir.Attribute:
     kind = message.type or _kind_by_presence(message)
     field = VALUE_FIELD.get(kind)
     value = _attribute_value(kind, getattr(message, field), types) if field else None
-    absent = [] if message.HasField("type") else ["type"]
+    absent = [] if message.type else ["type"]
     if field and kind < ir.FLOATS and not message.HasField(field):
         absent.append(field)
     name = message.name.decode()
-    message.ClearField("type")
     if field:
         message.ClearField(field)
-    return ir.Attribute(name, kind, value, _extra(message, ("name",)), tuple(absent))
+    return ir.Attribute(name, kind, value, _extra(message, ("name", "type")), tuple(absent))
 
 
 def _kind_by_presence(message: Any) -> int:
@@ -157,4 +156,4 @@ def _type_info(message: Any, raw: bytes) -> TypeInfo:
     elem_type, dims = read_type(message)
     complete = TypeProto()
     write_type(complete, elem_type, dims)
-    return elem_type, dims, None if complete.SerializeToString() == raw else raw
+    return elem_type, dims, None if raw and complete.SerializeToString() == raw else raw

@@ -112,6 +112,7 @@ def _write_value(message: Any, value: ir.Value) -> None:
         kept.MergeFromString(value.type_proto)
         # a pass may have given the value another type since it was read
         if read_type(kept) == (value.elem_type, value.dims):
+            message.type.SetInParent()
             message.type.CopyFrom(kept)
             return
     if value.elem_type is not None or value.dims is not None:
