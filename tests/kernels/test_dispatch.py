@@ -23,6 +23,8 @@ def test_the_default_is_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
                         ("reference", "reference")]
 )  # fmt: skip
 def test_the_variable_chooses(value: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if value == "numba":
+        pytest.importorskip("numba", reason="Numba is not installed: its backend is not tested")
     monkeypatch.setenv("EDGE_TRAIN_KERNELS", value)
     assert kernels.select().name == name
 

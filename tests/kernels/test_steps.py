@@ -25,6 +25,8 @@ ORDERS = {"mode 0": (0, True), "mode 1": (1, True), "mode 1, no correction": (1,
 
 @pytest.fixture(scope="module", params=["numpy", "numba", "reference"])
 def backend(request: pytest.FixtureRequest) -> Steps:
+    if request.param == "numba":
+        pytest.importorskip("numba", reason="Numba is not installed: its backend is not tested")
     return select(request.param)
 
 
