@@ -20,7 +20,7 @@ ALL = [*ZOO.values(), SEIZURE]
 load, save = CheckpointState.load_checkpoint, CheckpointState.save_checkpoint
 
 
-def _same(a: CheckpointState, b: CheckpointState) -> None:
+def _check_same(a: CheckpointState, b: CheckpointState) -> None:
     assert a.is_nominal == b.is_nominal
     assert [n for n, _ in a.parameters] == [n for n, _ in b.parameters]
     for name, parameter in a.parameters:
@@ -44,7 +44,7 @@ def test_every_golden_is_loaded_and_saved_value_for_value(case: Any, tmp_path: P
         if source.exists():
             state = load(source)
             save(state, tmp_path / "saved")
-            _same(state, load(tmp_path / "saved"))
+            _check_same(state, load(tmp_path / "saved"))
 
 
 def test_a_changed_parameter_is_another_state(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_changed_parameter_is_another_state(tmp_path: Path) -> None:
     save(state, tmp_path / "saved")
     state.parameters["b1"].data[0] += np.float32(1e-7)
     with pytest.raises(AssertionError):
-        _same(state, load(tmp_path / "saved"))
+        _check_same(state, load(tmp_path / "saved"))
 
 
 def test_everything_readable_gives_the_same_state() -> None:
@@ -64,9 +64,9 @@ def test_everything_readable_gives_the_same_state() -> None:
     pipe.seekable = lambda: False  # type: ignore[method-assign]
     sources = [MLP.checkpoint, data, bytearray(data), memoryview(data), behind, pipe]
     for source in sources:
-        _same(expected, load(source))
+        _check_same(expected, load(source))
     with open(MLP.checkpoint, "rb") as file:
-        _same(expected, load(file))
+        _check_same(expected, load(file))
 
 
 def test_what_is_not_readable_is_refused(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_nominal_state_says_fill_first(tmp_path: Path) -> None:
         with pytest.raises(NominalStateError, match=r"nominal.*copy_buffer_to_parameters first"):
             use()
     save(state, tmp_path / "saved")
-    _same(state, load(tmp_path / "saved"))
+    _check_same(state, load(tmp_path / "saved"))
     for _, parameter in state.parameters:
         parameter.attach(np.zeros(3, np.float32))
     state.mark_filled()
@@ -183,7 +183,7 @@ def test_optimizer_state_is_stored_by_default(tmp_path: Path) -> None:
     moments = {"w1": {"momentum0": np.full((5, 4), 0.5, np.float32)}}
     state.groups["group0"] = OptimizerGroup("group0", 7, 0.25, moments)
     save(state, tmp_path / "with")
-    _same(state, load(tmp_path / "with"))
+    _check_same(state, load(tmp_path / "with"))
     moments["w1"]["momentum0"][0] = 1  # live arrays: the next save has the present values
     save(state, tmp_path / "with")
     assert load(tmp_path / "with").groups["group0"].moments["w1"]["momentum0"][0, 0] == 1

@@ -26,7 +26,7 @@ PROPERTIES: dict[str, Any] = {
 }
 
 
-def _agree(state: CheckpointState, contents: Contents) -> None:
+def _check_agreement(state: CheckpointState, contents: Contents) -> None:
     assert contents.parameters.keys() == {name for name, _ in state.parameters}
     for name, parameter in state.parameters:
         theirs = contents.parameters[name]
@@ -47,7 +47,7 @@ def test_a_state_saved_here_loads_there(name: str, reference: Reference, tmp_pat
         for key, value in PROPERTIES.items():
             state.properties[key] = value
         save(state, tmp_path / "saved")
-        _agree(state, reference.read_checkpoint(tmp_path / "saved"))
+        _check_agreement(state, reference.read_checkpoint(tmp_path / "saved"))
 
 
 @pytest.mark.parametrize("name", ZOO_MODELS)
@@ -73,7 +73,7 @@ def test_moments_and_step_go_both_ways(reference: Reference, tmp_path: Path) -> 
     assert (group.step, round(group.initial_learning_rate, 6)) == (3, 0.001)
     assert group.moments.keys() == {"b1", "b2", "w1", "w2"}
     assert np.abs(group.moments["w1"]["momentum1"]).max() > 0
-    _agree(state, reference.read_checkpoint(tmp_path / "theirs"))
+    _check_agreement(state, reference.read_checkpoint(tmp_path / "theirs"))
     save(state, tmp_path / "ours")
     resumed = reference.load(MLP, checkpoint=tmp_path / "ours")
     assert [resumed.step(MLP.feed) for _ in range(3)] == [training.step(MLP.feed) for _ in range(3)]
@@ -84,7 +84,7 @@ def test_every_type_loads_there(dtype: str, reference: Reference, tmp_path: Path
     arrays = [np.arange(size).astype(dtype).reshape(shape) for size, shape in SHAPES]
     state = CheckpointState(Parameter(f"p{i}", i % 2 > 0, a) for i, a in enumerate(arrays))
     save(state, tmp_path / "saved")
-    _agree(state, reference.read_checkpoint(tmp_path / "saved"))
+    _check_agreement(state, reference.read_checkpoint(tmp_path / "saved"))
 
 
 SHAPES: list[tuple[int, tuple[int, ...]]] = [(1, ()), (0, (0, 3)), (7, (7,)), (6, (1, 2, 3))]
@@ -95,7 +95,7 @@ def test_a_data_file_goes_both_ways(reference: Reference, tmp_path: Path) -> Non
     state = CheckpointState(Parameter(f"p{i}", i != 1, a) for i, a in enumerate(arrays))
     state._has_external_data = True
     save(state, tmp_path / "ours")
-    _agree(state, reference.read_checkpoint(tmp_path / "ours"))
+    _check_agreement(state, reference.read_checkpoint(tmp_path / "ours"))
 
 
 def test_a_data_file_has_the_layout_of_the_reference(reference: Reference, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_data_file_has_the_layout_of_the_reference(reference: Reference, tmp_p
     assert (tmp_path / "theirs").read_bytes() == (tmp_path / "ours").read_bytes()
     theirs = (tmp_path / "theirs.data").read_bytes()
     assert (tmp_path / "ours.data").read_bytes()[:-16] == theirs  # ours ends with its identity
-    _agree(load(tmp_path / "theirs"), reference.read_checkpoint(tmp_path / "ours"))
+    _check_agreement(load(tmp_path / "theirs"), reference.read_checkpoint(tmp_path / "ours"))
 
 
 def test_float16_is_ours_alone(reference: Reference, tmp_path: Path) -> None:
