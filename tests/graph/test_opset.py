@@ -43,12 +43,8 @@ def _i(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-_REDUCTIONS = [
-    f"Reduce{name}"
-    for name in (
-        *("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"),
-    )
-]
+_NORMS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+_REDUCTIONS = [f"Reduce{name}" for name in _NORMS]
 
 CASES = [
     Case("Squeeze", 12, (_f(1, 3, 1),), {"axes": [0]}),
