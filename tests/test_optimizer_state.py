@@ -129,16 +129,14 @@ _ONES = np.ones
 MISFITS = {
     "momentum1 missing": (_without_second(), ["'w' has no momentum1"]),
     "parameter missing": (_group(b=None), ["lacks the trainable parameter 'b'"]),
-    "another parameter": (_group(x={}), ["'x', which is not a trainable parameter"]),
-    "another moment": (_group(b={"momentum2": _ONES(3, "f")}), ["'b' has momentum2"]),
     "shape": (
         _group(w={"momentum0": _ONES((3, 2), "f")}),
         ["momentum0 of 'w' is float32 (3, 2), expected float32 (2, 3)"],
     ),
     "dtype": (_group(w={"momentum0": _ONES((2, 3))}), ["momentum0 of 'w' is float64 (2, 3)"]),
     "several": (
-        _group(b=None, x={}, w={"momentum1": _ONES(6, "f")}),
-        ["'b'", "'x'", "momentum1 of 'w'"],
+        _group(b=None, w={"momentum1": _ONES(6, "f")}),
+        ["'b'", "momentum1 of 'w'"],
     ),
     "counter": (OptimizerGroup("group0", -1, 0.1, {}), ["step counter is -1"]),
 }
@@ -154,6 +152,21 @@ def test_a_state_that_does_not_fit_is_refused_in_full(
     for text in texts:
         assert text in str(refused.value)
     assert not module.arena.has_moment(0)
+
+
+def test_what_others_left_behind_is_kept(module: FakeModule) -> None:
+    """Moments of another optimizer or of other parameters are no obstacle, as in the reference."""
+    group = _group(x={}, b={"momentum2": _ONES(3, "f")})
+    module.state.groups["group0"] = group
+    Optimizer(ADAMW, module).step()
+    assert "x" in group.moments
+    np.testing.assert_array_equal(group.moments["b"]["momentum2"], _ONES(3, "f"))
+
+
+def test_sgd_goes_on_from_the_state_of_adamw(module: FakeModule) -> None:
+    module.state.groups["group0"] = group = _group()
+    assert Optimizer(graphs.sgd(), module).step()
+    assert group.step == 4
 
 
 def test_adamw_refuses_the_state_of_sgd(module: FakeModule) -> None:
