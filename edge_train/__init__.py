@@ -6,9 +6,14 @@ nothing else.
 
 from __future__ import annotations
 
+import logging
+
 __all__ = ["__version__", "set_seed"]
 
 __version__ = "0.1.0"
+
+# a library says nothing on stderr unless the application configures logging
+logging.getLogger("edge_train").addHandler(logging.NullHandler())
 
 
 def set_seed(seed: int) -> None:
