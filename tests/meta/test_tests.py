@@ -14,9 +14,7 @@ FILES = sorted(TESTS.rglob("test_*.py"))
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            yield node
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
 def name_called(node: ast.Call) -> str:
@@ -25,12 +23,24 @@ def name_called(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
-def asserts(function: ast.FunctionDef) -> bool:
-    return any(
-        isinstance(node, ast.Assert)
-        or (isinstance(node, ast.Call) and name_called(node).lstrip("_").startswith(ASSERTING))
-        for node in ast.walk(function)
-    )
+def idle_tests(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    """Tests that assert nothing, neither themselves nor in a function of their file."""
+    by_name = {function.name: function for function in functions(tree)}
+
+    def asserts(function: ast.FunctionDef, seen: frozenset[str]) -> bool:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assert):
+                return True
+            called = name_called(node) if isinstance(node, ast.Call) else ""
+            if called.lstrip("_").startswith(ASSERTING):
+                return True
+            if called in by_name.keys() - seen and asserts(by_name[called], seen | {called}):
+                return True
+        return False
+
+    for name, function in by_name.items():
+        if name.startswith("test_") and not asserts(function, frozenset({name})):
+            yield function
 
 
 def silent_skip(node: ast.AST) -> bool:
@@ -46,8 +56,7 @@ def test_every_test_asserts() -> None:
     idle = [
         f"{path.relative_to(TESTS)}:{function.lineno} {function.name}"
         for path in FILES
-        for function in functions(ast.parse(path.read_text()))
-        if not asserts(function)
+        for function in idle_tests(ast.parse(path.read_text()))
     ]
     assert not idle
 
@@ -76,12 +85,15 @@ def test_no_packages_under_tests() -> None:
     assert not list(TESTS.rglob("__init__.py"))
 
 
-def test_the_rules_see_an_idle_test() -> None:
-    idle, asserting = functions(
-        ast.parse("def test_a():\n  run()\ndef test_b():\n  np.testing.assert_equal(1, 1)\n")
-    )
-    assert not asserts(idle)
-    assert asserts(asserting)
+def test_the_rules_see_what_they_should() -> None:
+    source = """
+def test_idle(): run()
+def test_asserting(): np.testing.assert_equal(1, 1)
+def test_by_a_function_of_the_file(): verify(1)
+def verify(x): assert x
+def run(): verified(1)
+"""
+    assert [function.name for function in idle_tests(ast.parse(source))] == ["test_idle"]
     assert silent_skip(ast.parse("pytest.skip()", mode="eval").body)
     assert silent_skip(ast.parse("pytest.mark.skipif(True)", mode="eval").body)
     assert not silent_skip(ast.parse("pytest.skip('no board')", mode="eval").body)
