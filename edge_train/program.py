@@ -15,11 +15,21 @@ import onnxruntime
 from edge_train import dtypes
 from edge_train.arena import Arena
 from edge_train.checkpoint.state import CheckpointState
+from edge_train.errors import UnsupportedOp
 from edge_train.graph import ir
-from edge_train.graph.lowering import accumulating, lower
+from edge_train.graph.lowering import Lowered, LoweringRefused, accumulating, lower
 from edge_train.graph.roles import Roles
 from edge_train.inputs import InputSpec, as_array, label_text
-from edge_train.session import Fed, GraphRunner
+from edge_train.session import Fed, GraphRunner, unknown_ops, unsupported_text
+
+
+def _lower(model: ir.Model, what: str) -> Lowered:
+    """The lowered graph; one UnsupportedOp lists what rules refuse and what onnxruntime lacks."""
+    try:
+        return lower(model)
+    except LoweringRefused as refused:
+        lines = refused.lines + unknown_ops(refused.passed, refused.model)
+        raise UnsupportedOp(unsupported_text(what, lines)) from None
 
 
 class Program:
@@ -36,7 +46,7 @@ class Program:
         self.roles = Roles.of(model.graph, {name for name, _ in state.parameters})
         self._state = state
         self._options = options
-        self._lowered = lower(model)
+        self._lowered = _lower(model, what)
         self._runner = GraphRunner(self._lowered.model, what, options)
         self._bound_to: Arena | None = None
         self.inputs = InputSpec(self.roles.user_inputs, self._lowered.labels)

@@ -10,10 +10,10 @@ from edge_train.graph.lowering import (
     pooling,
 )
 from edge_train.graph.lowering.builder import LabelRange
-from edge_train.graph.lowering.driver import Lowered, accumulating, lower
+from edge_train.graph.lowering.driver import Lowered, LoweringRefused, accumulating, lower
 from edge_train.graph.lowering.registry import RULES
 
-__all__ = ["RULES", "LabelRange", "Lowered", "accumulating", "lower"]
+__all__ = ["RULES", "LabelRange", "Lowered", "LoweringRefused", "accumulating", "lower"]
 
 # importing a family registers its rules
 _FAMILIES = (

@@ -36,6 +36,16 @@ class Lowered:
     labels: tuple[LabelRange, ...]
 
 
+class LoweringRefused(UnsupportedOp):
+    """Nodes that their rules refuse, and ``passed``: those left to onnxruntime, not yet judged."""
+
+    def __init__(self, lines: list[str], model: ir.Model, passed: list[ir.Node]) -> None:
+        super().__init__("nodes that cannot be lowered:\n  " + "\n  ".join(lines))
+        self.lines = lines
+        self.model = model
+        self.passed = passed
+
+
 @lowers("InPlaceAccumulatorV2")
 def accumulator(b: Builder, node: ir.Node) -> tuple[str, ...]:
     """buffer += value is done by the caller's memory: remember which gradient goes where."""
@@ -47,9 +57,10 @@ def accumulator(b: Builder, node: ir.Node) -> tuple[str, ...]:
 
 
 def lower(model: ir.Model) -> Lowered:
-    """Rewrites a model; UnsupportedOp lists every node that has no lowering.
+    """Rewrites a model for stock onnxruntime.
 
-    Errors: ArtifactError for an opset that cannot be raised.
+    Errors: LoweringRefused for nodes whose rule refuses them, ArtifactError for an opset that
+    cannot be raised.
     """
     model = raise_opset(model)
     b = Builder(model.graph, Shapes.of(model))
@@ -62,9 +73,7 @@ def lower(model: ir.Model) -> Lowered:
             refused.append(f"{node.describe()}: {reason}")
             alias.update({name: name for name in node.outputs})
     if refused:
-        raise UnsupportedOp(
-            f"{len(refused)} node(s) cannot be run on stock onnxruntime:\n  " + "\n  ".join(refused)
-        )
+        raise LoweringRefused(refused, model, b.nodes)
     return _assemble(model, b, alias)
 
 
