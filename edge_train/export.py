@@ -22,7 +22,8 @@ from edge_train.graph.shapes import Shapes
 def inference_model(model: ir.Model, state: CheckpointState, outputs: Sequence[str]) -> ir.Model:
     """The part of an eval graph that makes ``outputs``; parameters become initializers.
 
-    Errors: ValueError for no outputs, or naming the unknown ones with near matches.
+    Errors: TypeError for no list of names, ValueError for none, or naming the repeated or unknown
+    ones with near matches.
     """
     graph = model.graph
     _check_outputs(graph, outputs)
@@ -60,8 +61,14 @@ def write_inference_model(
 
 
 def _check_outputs(graph: ir.Graph, outputs: Sequence[str]) -> None:
+    is_list = isinstance(outputs, (list, tuple)) and all(isinstance(o, str) for o in outputs)
+    if not is_list:
+        raise TypeError(f"graph_output_names: expected a list of names, got {outputs!r}")
     if not outputs:
         raise ValueError("graph_output_names is empty: name at least one tensor to export")
+    repeated = sorted({name for name in outputs if outputs.count(name) > 1})
+    if repeated:
+        raise ValueError(f"graph_output_names has {repeated} more than once")
     made = [name for node in graph.nodes for name in node.outputs if name]
     unknown = [name for name in outputs if name not in made]
     if unknown:

@@ -17,7 +17,7 @@ from edge_train import dtypes, export, optimizer
 from edge_train.arena import Arena
 from edge_train.checkpoint.state import CheckpointState
 from edge_train.errors import ArtifactError, NominalStateError
-from edge_train.graph import onnx_codec
+from edge_train.graph import ir, onnx_codec
 from edge_train.inputs import as_array, as_ortvalue
 from edge_train.placement import (
     ParameterSlot,
@@ -41,8 +41,8 @@ class Module:
     evaluation graphs share the state's parameters; several Modules may share one state.
 
     Errors: ArtifactError when a graph cannot be used or does not fit the checkpoint,
-    UnsupportedOp listing every node that has no implementation, ValueError for another device
-    than "cpu".
+    UnsupportedOp listing every node that has no implementation, FileNotFoundError, TypeError for
+    arguments of another kind, ValueError for another device than "cpu".
     """
 
     training: bool
@@ -55,16 +55,17 @@ class Module:
         device: str = "cpu",
         session_options: onnxruntime.SessionOptions | None = None,
     ) -> None:
-        if device.split(":")[0] != "cpu":
-            raise ValueError(f"device '{device}': only 'cpu' is supported")
+        _check_arguments(state, device, session_options)
         self.training = True
         self.state = state
         self._train = TrainingProgram(onnx_codec.load(train_model_uri), state, session_options)
+        _check_trains(self._train)
         check_parameters("training graph", self._train.roles, state)
         self._layout = layout_of(self._train.roles, state)
         self._eval: Program | None = None
         if eval_model_uri is not None:
             self._eval_source = onnx_codec.load(eval_model_uri)
+            _check_evaluates(self._eval_source)
             self._eval = Program(self._eval_source, state, "eval graph", session_options)
             check_parameters("eval graph", self._eval.roles, state)
         if not state.is_nominal:
@@ -234,8 +235,9 @@ class Module:
 
         The file replaces an older one whole or not at all; missing folders are made.
 
-        Errors: ArtifactError without an eval graph, ValueError for no or unknown outputs,
-        NominalStateError before a fill.
+        Errors: ArtifactError without an eval graph, ValueError for no, repeated or unknown
+        outputs, TypeError for anything but a list of names, NominalStateError before a fill,
+        OSError when the file cannot be written.
         """
         if self._eval is None:
             raise ArtifactError("export needs the eval graph: pass eval_model_uri to Module")
@@ -245,8 +247,39 @@ class Module:
                 "copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
         export.write_inference_model(
-            self._eval_source, self.state, list(graph_output_names), inference_model_uri
+            self._eval_source, self.state, graph_output_names, inference_model_uri
         )
+
+
+def _check_arguments(
+    state: CheckpointState, device: str, options: onnxruntime.SessionOptions | None
+) -> None:
+    if not isinstance(state, CheckpointState):
+        raise TypeError(
+            f"state: expected a CheckpointState, got {type(state).__name__}; make one with "
+            "CheckpointState.load_checkpoint(path)"
+        )
+    if not isinstance(device, str):
+        raise TypeError(f"device: expected a str, got {type(device).__name__}")
+    if device.split(":")[0] != "cpu":
+        raise ValueError(f"device '{device}': only 'cpu' is supported")
+    if options is not None and not isinstance(options, onnxruntime.SessionOptions):
+        raise TypeError(
+            f"session_options: expected an onnxruntime.SessionOptions, got {type(options).__name__}"
+        )
+
+
+def _check_trains(program: TrainingProgram) -> None:
+    if not program.roles.trainable:
+        raise ArtifactError(
+            "the training graph makes no gradients (it has no InPlaceAccumulatorV2 node); pass "
+            "training_model.onnx, not the eval or forward model"
+        )
+
+
+def _check_evaluates(model: ir.Model) -> None:
+    if any(node.op_type == "InPlaceAccumulatorV2" for node in model.graph.nodes):
+        raise ArtifactError("the eval graph makes gradients; pass eval_model.onnx as eval_model_uri")
 
 
 def _as_flat(buffer: Any) -> np.ndarray:
