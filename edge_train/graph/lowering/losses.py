@@ -128,7 +128,9 @@ def _with_class_axis(b: Builder, log_prob: str, labels: str, values: str) -> str
     parts: list[str | int] = [b.shape_slice(log_prob, 0, 1), 1]
     if len(rows) > 2:
         parts.append(b.shape_slice(log_prob, 2, len(rows)))
-    return b.reshape(values, *parts)
+    # onnxruntime fuses Shape-Concat-Reshape to [-1, 1], which takes any count; not past a Max
+    shape = b.op("Max", b.concat_ints(*parts), b.ints(0))
+    return b.op("Reshape", values, shape)
 
 
 def _bounded(b: Builder, log_prob: str, labels: str, safe: str, ignored: str, check: bool) -> str:
