@@ -9,17 +9,27 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder
 from edge_train.graph.lowering.registry import lowers
-from edge_train.graph.lowering.windows import Sizes, Window, padded, spread, tap, window_of
+from edge_train.graph.lowering.windows import (
+    Sizes,
+    Window,
+    last_axis_taps,
+    padded,
+    spread,
+    tap,
+    window_of,
+)
 
 #: beyond these many shifted copies the exchanged convolution takes less memory and fewer nodes
 MAX_LAST_TAPS, MAX_OTHER_TAPS = 16, 25
 
-#: depthwise outputs of so few positions are faster as an exchanged convolution (3x3: 1.2 / 1.9 ms)
-FEW_POSITIONS = 16
+#: a depthwise kernel with at most so many output positions is faster as an exchanged convolution
+#: (3x3: 960 channels 3x3 1.2 / 1.9 ms; stride 2, 192 channels 6x6 1.1 / 1.4, 144 12x12 3.2 / 2.3)
+FEW_POSITIONS, FEW_STRIDED_POSITIONS = 16, 64
 
 
 @lowers("ConvGrad")
@@ -59,53 +69,91 @@ def _weight_gradient(b: Builder, dy: str, x: str, w: str, window: Window, group:
         and window.kernel[-1] <= MAX_LAST_TAPS
         and math.prod(window.kernel[:-1]) <= MAX_OTHER_TAPS
     )
-    if few_taps and group == 1:
-        return _dense_weight_gradient(b, dy, x, w, window)
-    if few_taps and _is_depthwise(b, dy, x, w, window, group):
-        return _depthwise_weight_gradient(b, dy, x, w, window)
+    if few_taps and _is_depthwise(b, w, group):
+        if _many_positions(b, dy, window):
+            return _depthwise_weight_gradient(b, dy, x, w, window)
+    elif few_taps and (group == 1 or _filters(b, w)):
+        return _dense_weight_gradient(b, dy, x, w, window, group)
     return _exchanged_weight_gradient(b, dy, x, w, window, group)
 
 
-def _is_depthwise(b: Builder, dy: str, x: str, w: str, window: Window, group: int) -> bool:
-    """One input and one output channel a group, stride 1, and enough positions to pay."""
-    if b.dims(w)[:2] != (group, 1) or set(window.strides) != {1}:
-        return False
-    sizes = b.dims(dy)[2:]
-    return math.prod(s if isinstance(s, int) else FEW_POSITIONS + 1 for s in sizes) > FEW_POSITIONS
+def _filters(b: Builder, w: str) -> int:
+    """The number of output channels; 0 where only the run tells."""
+    count = b.dims(w)[0]
+    return count if isinstance(count, int) else 0
 
 
-def _dense_weight_gradient(b: Builder, dy: str, x: str, w: str, window: Window) -> str:
+def _sizes_of(b: Builder, x: str, *axes: int) -> list[str | int]:
+    return [b.shape_slice(x, axis, axis + 1) for axis in axes]
+
+
+def _is_depthwise(b: Builder, w: str, group: int) -> bool:
+    """One input and one output channel a group."""
+    return group > 1 and b.dims(w)[:2] == (group, 1)
+
+
+def _many_positions(b: Builder, dy: str, window: Window) -> bool:
+    sizes = (b.shapes.dims(dy) or (None,))[2:]
+    known = [size for size in sizes if isinstance(size, int)]
+    if not known or len(known) < len(sizes):  # strided taps are slow where sizes are not known
+        return set(window.strides) == {1}
+    few = FEW_POSITIONS if set(window.strides) == {1} else FEW_STRIDED_POSITIONS
+    return math.prod(known) > few
+
+
+def _dense_weight_gradient(b: Builder, dy: str, x: str, w: str, window: Window, group: int) -> str:
     """Copies shifted along the last axis, stacked as channels; a product for each other shift.
 
-    3x3, 8x64x24x24, 64 filters, one thread: 5.2 ms (exchanged 10.8, all nine stacked 6.7).
+    3x3, 8x64x24x24, 64 filters, one thread: 5.3 ms (exchanged 10.7, all nine stacked 6.7).
     """
-    rank, folded = b.rank(x), _fold_pays(b, dy, w)
-    channels = 0 if folded else 1
-    seen = padded(b, _swap(b, x, rank) if folded else x, window)
-    last, others = window.rank - 1, tuple(range(window.rank - 1))
-    kernel = window.kernel or ()
-    rows = [tap(b, seen, window, (last,), (at,)) for at in range(kernel[last])]
-    stack = rows[0] if len(rows) == 1 else b.op("Concat", *rows, axis=channels)
-    flat = (0, -1) if folded else (0, 0, -1)
-    dy_flat = b.reshape(_swap(b, dy, rank) if folded else dy, *flat)
+    rank, sizes, ci = b.rank(x), b.dims(x)[2:], b.shape_slice(w, 1, 2)
+    front = _sizes_of(b, x, 0, 1)
+    folded = group == 1 and _fold_pays(b, dy, w)
+    if folded:
+        dy, x, front = _swap(b, dy, rank), _swap(b, x, rank), front[::-1]
+    elif group > 1:
+        front = [front[0], group, ci]
+        dy = b.reshape(dy, 0, group, _filters(b, w) // group, -1)
+        x = b.reshape(x, *front, b.shape_slice(x, 2, rank))
+    lead, channels = len(front), 0 if folded else len(front) - 1
+    flat = (*(0,) * (channels + 1), -1)
+    dy = dy if group > 1 else b.reshape(dy, *flat)
     products = []
-    for at in itertools.product(*(range(kernel[axis]) for axis in others)):
-        shifted = b.reshape(tap(b, stack, window, others, at), *flat)
-        products.append(_contract(b, dy_flat, shifted, folded))
-    dw = products[0] if len(products) == 1 else b.op("Concat", *products, axis=len(flat) - 1)
+    for seen in _stacked_taps(b, x, window, sizes, front, channels):
+        products.append(_contract(b, dy, b.reshape(seen, *flat), folded, lead))
+    dw = products[0] if len(products) == 1 else b.op("Concat", *products, axis=channels + 1)
     if not folded:
         dw = b.sum(dw, (0,), keepdims=False)
-    taps = math.prod(kernel)
+    taps = math.prod(window.kernel or ())
     if taps > 1:  # (Co, taps * Ci) -> (Co, Ci, taps)
-        dw = b.transpose(b.reshape(dw, 0, taps, -1), 0, 2, 1)
+        dw = b.transpose(b.reshape(dw, -1, taps, ci), 0, 2, 1)
     return b.reshape_like(dw, w)
 
 
-def _contract(b: Builder, dy: str, seen: str, folded: bool) -> str:
+def _stacked_taps(
+    b: Builder,
+    x: str,
+    window: Window,
+    sizes: Sequence[ir.Dim],
+    front: Sequence[str | int],
+    channels: int,
+) -> list[str]:
+    """For each shift along the other axes, all last-axis taps of it on the channel axis."""
+    kernel, last, lead = window.kernel or (), window.rank - 1, len(front)
+    if set(kernel) == {1}:
+        every = [(axis, 0) for axis in range(window.rank)]
+        return [tap(b, padded(b, x, window, lead), window, every, lead)]
+    rows = last_axis_taps(b, x, window, sizes, front)
+    stack = rows[0] if len(rows) == 1 else b.op("Concat", *rows, axis=channels)
+    others = itertools.product(*(range(size) for size in kernel[:last]))
+    return [tap(b, stack, window, list(enumerate(at)), lead) for at in others]
+
+
+def _contract(b: Builder, dy: str, seen: str, folded: bool, lead: int) -> str:
     """dy (..., Co, S) times seen (..., C, S), summed over S."""
     if folded:
         return b.op("Gemm", dy, seen, transB=1)
-    return b.op("MatMul", dy, b.transpose(seen, 0, 2, 1))
+    return b.op("MatMul", dy, b.transpose(seen, *range(lead - 1), lead, lead - 1))
 
 
 def _fold_pays(b: Builder, dy: str, w: str) -> bool:
@@ -123,12 +171,11 @@ def _fold_pays(b: Builder, dy: str, w: str) -> bool:
 
 def _depthwise_weight_gradient(b: Builder, dy: str, x: str, w: str, window: Window) -> str:
     """An element product and a sum for each tap: 3x3, 8x144x24x24 3.3 ms (exchanged 10.1)."""
-    seen, kernel = padded(b, x, window), window.kernel or ()
-    last, others = window.rank - 1, tuple(range(window.rank - 1))
-    columns = [tap(b, seen, window, (last,), (at,)) for at in range(kernel[last])]
+    kernel = window.kernel or ()
+    columns = last_axis_taps(b, x, window, b.dims(x)[2:], _sizes_of(b, x, 0, 1))
     sums = []
     for *at, column in itertools.product(*(range(size) for size in kernel)):
-        shifted = tap(b, columns[column], window, others, at)
+        shifted = tap(b, columns[column], window, list(enumerate(at)))
         sums.append(b.sum(b.mul(shifted, dy), window.axes))
     stack = sums[0] if len(sums) == 1 else b.op("Concat", *sums, axis=2)
     return b.reshape_like(b.sum(stack, (0,)), w)

@@ -16,7 +16,7 @@ def scale_row(name: str, factor: Any, **attrs: Any) -> Row:
     (x,) = normals(41, (3, 4))
     by = 1 / float(factor) if attrs.get("scale_down") else float(factor)
     nodes = (node("Scale", "x factor", "y", **attrs),)
-    return Row(name, nodes, {"x": x, "factor": factor}, {"y": x * np.float64(by)})
+    return Row(name, nodes, {"x": x, "factor": factor}, {"y": x.astype(np.float64) * by})
 
 
 def _reduced(gradient: Array, shape: Shape) -> Array:
