@@ -17,7 +17,9 @@ from edge_train import dtypes
 from edge_train.errors import ShapeMismatch
 from edge_train.graph import ir
 from edge_train.graph.lowering import LabelRange
-from edge_train.session import Fed
+from edge_train.session import Fed, shape_of
+
+_REMEMBERED_SHAPES = 256
 
 
 class InputSpec:
@@ -31,6 +33,8 @@ class InputSpec:
             None if value.elem_type is None else dtypes.NUMPY.get(value.elem_type)
             for value in values
         )
+        # shapes that passed every check: a training loop repeats a few
+        self._accepted: set[tuple[tuple[int, ...], ...]] = set()
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Fed]:
         """Positional and keyword arguments as a feed, every one checked.
@@ -38,13 +42,30 @@ class InputSpec:
         Errors: TypeError (count, names, dtype, kind), ShapeMismatch (rank, width, batch),
         ValueError (an empty axis), IndexError (a label outside its classes).
         """
-        feeds = self._named(args, kwargs)
-        symbols: dict[str, tuple[str, int]] = {}
-        for value, dtype in zip(self._values, self._dtypes, strict=True):
-            feeds[value.name] = self._checked(value, dtype, feeds[value.name], symbols)
+        feeds = self._named(args, kwargs) if kwargs or not self._known(args) else None
+        if feeds is None:
+            feeds = dict(zip(self.names, args, strict=True))
+        else:
+            self._check(feeds)
         for label in self._labels:
             check_labels(label, feeds[label.labels])
         return feeds
+
+    def _known(self, args: Sequence[Any]) -> bool:
+        """Whether these are plain arrays of the right dtypes in shapes accepted before."""
+        if len(args) != len(self.names):
+            return False
+        for fed, dtype in zip(args, self._dtypes, strict=True):
+            if type(fed) is not np.ndarray or fed.dtype is not dtype or not fed.flags.c_contiguous:
+                return False
+        return tuple([fed.shape for fed in args]) in self._accepted
+
+    def _check(self, feeds: dict[str, Any]) -> None:
+        symbols: dict[str, tuple[str, int]] = {}
+        for value, dtype in zip(self._values, self._dtypes, strict=True):
+            feeds[value.name] = self._checked(value, dtype, feeds[value.name], symbols)
+        if len(self._accepted) < _REMEMBERED_SHAPES:
+            self._accepted.add(tuple([shape_of(feeds[name]) for name in self.names]))
 
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         feeds = dict(zip(self.names, args, strict=False))

@@ -279,7 +279,9 @@ def _check_trains(program: TrainingProgram) -> None:
 
 def _check_evaluates(model: ir.Model) -> None:
     if any(node.op_type == "InPlaceAccumulatorV2" for node in model.graph.nodes):
-        raise ArtifactError("the eval graph makes gradients; pass eval_model.onnx as eval_model_uri")
+        raise ArtifactError(
+            "the eval graph makes gradients; pass eval_model.onnx as eval_model_uri"
+        )
 
 
 def _as_flat(buffer: Any) -> np.ndarray:

@@ -179,17 +179,22 @@ class GraphRunner:
                 binding.bind_cpu_input(name, value)
             else:
                 binding.bind_ortvalue_input(name, value)
-        for name in self._outputs:
-            if name not in self._memory:  # sizes may differ from the last run's
-                binding.bind_output(name, "cpu")
-                self._note(name)
+        if len(self._memory) < len(self._outputs):
+            self._release_outputs()
         try:
             self._session.run_with_iobinding(binding)
         except Exception as error:
-            shapes = {name: tuple(_shape(value)) for name, value in feeds.items()}
+            shapes = {name: shape_of(value) for name, value in feeds.items()}
             raise RunError(
                 f"onnxruntime failed in the {self._what} with inputs {shapes}: {_brief(error)}"
             ) from error
+
+    def _release_outputs(self) -> None:
+        """Lets onnxruntime allocate the outputs that are not bound: their sizes may change."""
+        for name in self._outputs:
+            if name not in self._memory:
+                self._binding.bind_output(name, "cpu")
+                self._note(name)
 
     def fetch(self, names: Sequence[str]) -> list[Fed]:
         """The named outputs of the last run: copies of bound memory, else OrtValues."""
@@ -199,5 +204,6 @@ class GraphRunner:
         return [self._memory[n].copy() if n in self._memory else made[n] for n in names]
 
 
-def _shape(value: Fed) -> Sequence[int]:
-    return value.shape if isinstance(value, np.ndarray) else value.shape()
+def shape_of(value: Fed) -> tuple[int, ...]:
+    """The sizes of an array or an OrtValue."""
+    return tuple(value.shape if isinstance(value, np.ndarray) else value.shape())

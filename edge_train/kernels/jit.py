@@ -32,7 +32,20 @@ def _compiled() -> SimpleNamespace:
     summing = njit(error_model="numpy", nogil=True, fastmath={"reassoc"})
     table = {source.__name__: plain(source) for source in steps.ELEMENTWISE}
     table.update({source.__name__: summing(source) for source in steps.REDUCTIONS})
+    table["adamw"] = _dispatcher(plain, table["adamw_mode0"], table["adamw_mode1"])
     return SimpleNamespace(**table)
+
+
+def _dispatcher(compile_it: Any, mode0: Any, mode1: Any) -> Any:
+    """One compiled entry for both modes that unpacks the scalars outside the loops."""
+
+    def adamw(p: Floats, g: Floats, m: Floats, v: Floats, mode: int, s: Floats) -> None:
+        if mode == 0:
+            mode0(p, g, m, v, p.size, s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8])
+        else:
+            mode1(p, g, m, v, p.size, s[0], s[1], s[2], s[3], s[4], s[5], s[6])
+
+    return compile_it(adamw)
 
 
 @lru_cache(maxsize=1)
@@ -41,11 +54,7 @@ def build() -> Steps:
     kernels = _compiled()
 
     def adamw(p: Floats, g: Floats, m: Floats, v: Floats, s: AdamWScalars) -> None:
-        common = (s.beta1, s.rest1, s.beta2, s.rest2, s.eps, s.rate, s.decay)
-        if s.mode == 0:
-            kernels.adamw_mode0(p, g, m, v, p.size, *common, s.correction1, s.correction2)
-        else:
-            kernels.adamw_mode1(p, g, m, v, p.size, *common)
+        kernels.adamw(p, g, m, v, s.mode, s.packed)
 
     def sgd(weights: Floats, gradients: Floats, lr: float) -> None:
         kernels.sgd(weights, gradients, weights.size, np.float32(lr))
