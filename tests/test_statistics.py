@@ -1,0 +1,132 @@
+"""Dropout's noise, running statistics, and numbers that are none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.snapshot import differences, snapshot
+from support.training import module_of, session_of
+from support.zoo import ZOO
+
+import edge_train
+from edge_train.api import Module
+
+MLP = ZOO["mlp_CrossEntropyLoss"]
+BN = ZOO["conv_bn_maxpool_gap"]
+DROPOUT = ZOO["transformer_decomposedLN_erf_dropout"]
+
+
+def weights(module: Module) -> dict[str, np.ndarray]:
+    return {name: parameter.data.copy() for name, parameter in module.state.parameters}
+
+
+def test_u077_the_seed_rules_dropout_and_evaluation_has_no_noise() -> None:
+    """U077: equal, equal, different; eval draws nothing."""
+
+    def losses(seed: int) -> list[float]:
+        module = module_of(DROPOUT)
+        edge_train.set_seed(seed)
+        taken = []
+        for _ in range(3):
+            module.lazy_reset_grad()
+            taken.append(float(module(**DROPOUT.feed)))
+        return taken
+
+    one, again, other = losses(3), losses(3), losses(4)
+    assert one == again
+    assert one != other
+    assert len(set(one)) == 3
+    module = module_of(DROPOUT).eval()
+    assert len({float(module(**DROPOUT.feed)) for _ in range(3)}) == 1
+
+
+def conv_output(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """What the zoo's 3x3 convolution with padding 1 makes, in float64."""
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    return np.einsum("ncijkl,ockl->noij", windows, w.astype(np.float64)) + b[:, None, None]
+
+
+def test_u078_statistics_move_and_evaluation_uses_them() -> None:
+    """U078: five steps: new = momentum old + (1 - momentum) of the batch; eval reads them."""
+    module = module_of(BN)
+    parameters = module.state.parameters
+    made = conv_output(BN.feed["x"], parameters["w1"].data, parameters["c1"].data)
+    mean, var = made.mean(axis=(0, 2, 3)), made.var(axis=(0, 2, 3))
+    expected = {name: parameters[name].data.astype(np.float64) for name in ("mu", "va")}
+    untrained = float(module.eval()(**BN.feed))
+    module.train()
+    for _ in range(5):
+        module(**BN.feed)
+        expected["mu"] = 0.9 * expected["mu"] + 0.1 * mean
+        expected["va"] = 0.9 * expected["va"] + 0.1 * var
+    np.testing.assert_allclose(parameters["mu"].data, expected["mu"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(parameters["va"].data, expected["va"], rtol=1e-4)
+    assert float(module.eval()(**BN.feed)) != untrained
+
+
+def test_u079_training_output_does_not_depend_on_statistics_or_constants() -> None:
+    """U079: stock BatchNormalization shares equal constants and overwrites what it is fed."""
+    module = module_of(BN)
+    parameters = module.state.parameters
+    parameters["g"], parameters["be"] = np.ones(4, np.float32), np.zeros(4, np.float32)
+    parameters["mu"], parameters["va"] = np.zeros(4, np.float32), np.ones(4, np.float32)
+    first = float(module(**BN.feed))
+    held = parameters["mu"].data.copy()
+    for _ in range(3):
+        assert float(module(**BN.feed)) == pytest.approx(first, rel=1e-6)
+    assert not np.array_equal(parameters["mu"].data, held)
+    for name, value in (("g", 1), ("be", 0)):
+        assert np.all(parameters[name].data == value)
+    parameters["mu"] = np.full(4, 1e3, np.float32)
+    parameters["va"] = np.full(4, 1e-3, np.float32)
+    assert float(module(**BN.feed)) == pytest.approx(first, rel=1e-6)
+
+
+# ---- not a number ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_u070_a_nan_is_reported_and_skipped(bad: float) -> None:
+    """U070: weights, moments, counter and running statistics stay; the next step is a good one."""
+    module, optimizer = session_of(BN)
+    module(**BN.feed)
+    assert optimizer.step()
+    x = BN.feed["x"].copy()
+    x[0, 0, 3, 3] = bad
+    before = snapshot(module.state)
+    module.lazy_reset_grad()
+    assert np.isnan(module(x, BN.feed["labels"]))
+    assert not module.loss_is_finite
+    assert optimizer.step() is False
+    changed = differences(before, snapshot(module.state))
+    assert changed
+    assert all(name.startswith("grad ") for name in changed)
+    assert optimizer.skipped_steps == 1
+    module.lazy_reset_grad()
+    assert np.isfinite(module(**BN.feed))
+    assert optimizer.step()
+    assert all(np.isfinite(value).all() for value in snapshot(module.state).values())
+
+
+def test_u070_one_bad_part_spoils_the_sum_it_is_added_to() -> None:
+    """The loss of the last part is finite, the sum of gradients is not."""
+    module, optimizer = session_of(BN)
+    before = weights(module)
+    for x in (BN.feed["x"], BN.feed["x"] * np.float32("nan"), BN.feed["x"]):
+        loss = module(x, BN.feed["labels"])
+    assert np.isfinite(loss)
+    assert optimizer.step() is False
+    module.lazy_reset_grad()
+    module(**BN.feed)
+    assert optimizer.step() is True
+    assert np.any(weights(module)["w1"] != before["w1"])
+
+
+def test_u070_without_the_guard_the_weights_are_ruined() -> None:
+    """What the guard is for (the reference's behaviour, on request)."""
+    module, optimizer = session_of(MLP)
+    optimizer.skip_nonfinite = False
+    module(MLP.feed["x"] * np.float32("nan"), MLP.feed["labels"])
+    assert optimizer.step() is True
+    assert np.isnan(module.state.parameters["b2"].data).any()
