@@ -59,10 +59,11 @@ def average_pool_grad(b: Builder, node: ir.Node) -> str:
     forward = _average_pool_of(b, node)
     x, kernel = forward.inputs[0], tuple(forward.attr("kernel_shape"))
     window = window_of(b, forward, x, kernel)
-    repeats = _exact_tiles(b, x, window)
-    if repeats:
-        return _repeat(b, b.div(dy, float(math.prod(kernel))), x, window, repeats)
-    kind = dtypes.NUMPY[b.elem_type(dy)]
+    kind, part = dtypes.NUMPY[b.elem_type(dy)], 1.0 / math.prod(kernel)
+    if _one_window(b, x, window):
+        return b.mul(dy, b.const(np.full((1, 1, *kernel), part, kind)))
+    if _tiles_exactly(b, x, window):  # 8x64x24x24 in 2x2: 0.06 ms, as ConvTranspose 0.27
+        return _enlarged(b, b.mul(dy, part), kernel)
     share = b.mul(dy, _share(b, forward, dy, window))
     planes = b.reshape(share, -1, 1, b.shape_slice(dy, 2, 2 + window.rank))
     ones = b.const(np.ones((1, 1, *kernel), kind))
@@ -102,26 +103,35 @@ def _share(b: Builder, forward: ir.Node, dy: str, window: Window) -> str:
     return b.div(b.op("AveragePool", ones, count_include_pad=1, **attributes), inputs)
 
 
-def _exact_tiles(b: Builder, x: str, window: Window) -> tuple[int, ...]:
-    """How many windows fit along each axis if they tile the input without gap or rest, else ()."""
-    sizes, kernel = b.dims(x)[2:], window.kernel or ()
-    plain = window.strides == kernel and set(window.dilations) == {1}
-    single = sizes == kernel
-    if window.pads is None or any(window.pads) or not (plain or single):
+def _unpadded_sizes(b: Builder, x: str, window: Window) -> tuple[int, ...]:
+    """The spatial sizes of x where they are known and nothing is padded, else ()."""
+    sizes = [size for size in b.dims(x)[2:] if isinstance(size, int)]
+    if window.pads is None or any(window.pads) or len(sizes) < window.rank:
         return ()
-    known = [size for size in sizes if isinstance(size, int)]
-    if len(known) < len(sizes) or any(s % k for s, k in zip(known, kernel, strict=True)):
-        return ()
-    return tuple(s // k for s, k in zip(known, kernel, strict=True))
+    return tuple(sizes)
 
 
-def _repeat(b: Builder, dy: str, x: str, window: Window, counts: tuple[int, ...]) -> str:
-    """Every dy repeated over its own tile."""
-    if set(counts) == {1}:
-        return b.op("Expand", dy, b.shape(x))
-    kernel = window.kernel or ()
-    channels = b.shape_slice(x, 0, 2)
-    columns = [size for count in counts for size in (count, 1)]
-    tiles = [size for pair in zip(counts, kernel, strict=True) for size in pair]
-    spaced = b.reshape(dy, channels, *columns)
-    return b.reshape_like(b.op("Expand", spaced, b.concat_ints(channels, *tiles)), x)
+def _one_window(b: Builder, x: str, window: Window) -> bool:
+    return set(window.dilations) == {1} and _unpadded_sizes(b, x, window) == window.kernel
+
+
+def _tiles_exactly(b: Builder, x: str, window: Window) -> bool:
+    """Whether windows cover the input without gap, overlap or rest."""
+    sizes, kernel = _unpadded_sizes(b, x, window), window.kernel or ()
+    if not sizes or window.strides != kernel or set(window.dilations) != {1}:
+        return False
+    return not any(size % k for size, k in zip(sizes, kernel, strict=True))
+
+
+def _enlarged(b: Builder, dy: str, kernel: tuple[int, ...]) -> str:
+    """Every element repeated over its tile."""
+    scales = b.const(np.array([1, 1, *kernel], np.float32))
+    return b.op(
+        "Resize",
+        dy,
+        "",
+        scales,
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
