@@ -171,10 +171,16 @@ def as_array(value: Fed) -> np.ndarray:
 
 
 def as_ortvalue(value: Fed) -> onnxruntime.OrtValue:
-    """An OrtValue or one over an array."""
-    if isinstance(value, np.ndarray):
-        return onnxruntime.OrtValue.ortvalue_from_numpy(value)
-    return value
+    """An OrtValue that owns its memory.
+
+    One made by ortvalue_from_numpy only borrows the array's: what ``.numpy()`` gives of it reads
+    freed memory once the OrtValue is gone.
+    """
+    if not isinstance(value, np.ndarray):
+        return value
+    owner = onnxruntime.OrtValue.ortvalue_from_shape_and_type(value.shape, value.dtype.type, "cpu")
+    owner.update_inplace(value)
+    return owner
 
 
 def label_text(name: str, value: int, classes: int, ignored: int | None) -> str:

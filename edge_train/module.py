@@ -175,7 +175,7 @@ class Module:
                 "copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
         flat = gather(self._float_layout(trainable_only), self.state)
-        return onnxruntime.OrtValue.ortvalue_from_numpy(flat)
+        return as_ortvalue(flat)
 
     def copy_buffer_to_parameters(
         self, buffer: Any, trainable_only: bool = True, *, reset_optimizer: bool = False
