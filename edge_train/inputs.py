@@ -155,14 +155,21 @@ def check_labels(label: LabelRange, fed: Fed) -> None:
     """IndexError with the value and the classes when a label is outside its range."""
     values = as_array(fed)
     classes, ignored = label.classes, label.ignore_index
-    # a negative number read as unsigned is larger than any class count: one pass for both ends
-    if classes is None or values.view(f"u{values.itemsize}").max() < classes:
+    if classes is None or _within(values, classes):
         return
     bad = (values < 0) | (values >= classes)
     if ignored is not None:
         bad &= values != ignored
     if bad.any():
         raise IndexError(label_text(label.labels, int(values[bad].flat[0]), classes, ignored))
+
+
+def _within(values: np.ndarray, classes: int) -> bool:
+    if values.size <= 16:  # quicker than a reduction
+        few = values.reshape(-1).tolist()
+        return bool(min(few) >= 0 and max(few) < classes)
+    # a negative number read as unsigned is larger than any class count: one pass for both ends
+    return bool(values.view(f"u{values.itemsize}").max() < classes)
 
 
 def as_array(value: Fed) -> np.ndarray:

@@ -16,7 +16,7 @@ GRADIENT_BUFFER = "_grad.accumulation.buffer"
 
 @dataclass(frozen=True)
 class Roles:
-    """The inputs of a graph by role; ``trainable`` maps a parameter to its gradient buffer input."""
+    """The inputs of a graph by role; ``trainable``: parameter -> its gradient buffer input."""
 
     user_inputs: tuple[ir.Value, ...]
     parameters: tuple[ir.Value, ...]

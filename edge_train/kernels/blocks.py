@@ -115,6 +115,13 @@ def _accumulate(buffer: Floats, value: Floats) -> None:
 
 
 @_quiet
+def _flush(array: Floats, tiny: float) -> None:
+    for at in _blocks(array.size):
+        block = array[at]
+        np.multiply(block, 0, out=block, where=np.abs(block) < np.float32(tiny))
+
+
+@_quiet
 def _all_finite(array: Floats) -> bool:
     # One pass at the speed of memory. Squares of large finite numbers overflow too: look closer.
     if math.isfinite(np.dot(array, array)):
@@ -125,4 +132,5 @@ def _all_finite(array: Floats) -> bool:
 def build() -> Steps:
     """The NumPy backend with scratch memory of its own (at most 512 KB); one per optimizer."""
     blocks = _Blocks()
-    return Steps("numpy", blocks.adamw, blocks.sgd, blocks.clip, _accumulate, _all_finite)
+    table = (blocks.adamw, blocks.sgd, blocks.clip, _accumulate, _flush, _all_finite)
+    return Steps("numpy", *table)

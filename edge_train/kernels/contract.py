@@ -47,7 +47,8 @@ class Steps:
 
     ``adamw(weights, gradients, moment0, moment1, scalars)``; ``sgd(weights, gradients, lr)``;
     ``clip(gradients, max_norm)`` scales to the global norm and returns the norm before;
-    ``accumulate(buffer, value)`` adds; ``all_finite(array)`` is False if there is a NaN or inf.
+    ``accumulate(buffer, value)`` adds; ``flush(array, tiny)`` zeroes what is smaller than tiny;
+    ``all_finite(array)`` is False if there is a NaN or inf.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Steps:
     sgd: Callable[[Floats, Floats, float], None]
     clip: Callable[[Floats, float], float]
     accumulate: Callable[[Floats, Floats], None]
+    flush: Callable[[Floats, float], None]
     all_finite: Callable[[Floats], bool]
 
 

@@ -68,7 +68,10 @@ def build() -> Steps:
     def accumulate(buffer: Floats, value: Floats) -> None:
         kernels.accumulate(buffer, value, buffer.size)
 
+    def flush(array: Floats, tiny: float) -> None:
+        kernels.flush(array, array.size, np.float32(tiny))
+
     def all_finite(array: Floats) -> bool:
         return bool(kernels.all_finite(array.view(np.int32), array.size))
 
-    return Steps("numba", adamw, sgd, clip, accumulate, all_finite)
+    return Steps("numba", adamw, sgd, clip, accumulate, flush, all_finite)

@@ -62,4 +62,10 @@ def all_finite(array: Floats) -> bool:
     return bool(np.all(np.isfinite(array)))
 
 
-STEPS = Steps("reference", adamw, sgd, clip, accumulate, all_finite)
+@_quiet
+def flush(array: Floats, tiny: float) -> None:
+    """Numbers smaller than ``tiny`` become 0; NaN stays."""
+    array[...] = np.where(np.abs(array) < np.float32(tiny), array * np.float32(0), array)
+
+
+STEPS = Steps("reference", adamw, sgd, clip, accumulate, flush, all_finite)

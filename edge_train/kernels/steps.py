@@ -79,6 +79,13 @@ def squares(g: Pointer, n: int) -> Any:
     return total
 
 
+def flush(array: Pointer, n: int, tiny: Any) -> None:
+    """Numbers smaller than ``tiny`` become 0."""
+    for i in range(n):
+        x = array[i]
+        array[i] = x if abs(x) >= tiny else x * np.float32(0)
+
+
 def all_finite(bits: Pointer, n: int) -> bool:
     """No NaN and no infinity; ``bits`` is the float32 data seen as int32.
 
@@ -92,6 +99,6 @@ def all_finite(bits: Pointer, n: int) -> bool:
 
 # No fast-math: contracting to fused multiply-add saves 6 % at most (roots and divisions set the
 # pace) and would cost the equality of bits between backends.
-ELEMENTWISE = (adamw_mode0, adamw_mode1, sgd, scale, accumulate, all_finite)
+ELEMENTWISE = (adamw_mode0, adamw_mode1, sgd, scale, accumulate, flush, all_finite)
 # 'reassoc' lets a sum run in vector lanes.
 REDUCTIONS = (squares,)

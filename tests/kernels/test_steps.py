@@ -128,3 +128,12 @@ def test_one_bad_number_anywhere_is_found(backend: Steps, size: int, bad: float)
             array[place] = bad
             assert not backend.all_finite(array)
     assert not backend.all_finite(np.full(size, bad, np.float32))
+
+
+def test_flush(backend: Steps) -> None:
+    tiny = 2.0**-100
+    below, at = np.float32(tiny / 2), np.float32(tiny)
+    array = np.array([0.0, below, -below, at, -at, 1e-42, 3.0, np.inf, np.nan], np.float32)
+    backend.flush(array, tiny)
+    expected = np.array([0.0, 0.0, 0.0, at, -at, 0.0, 3.0, np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(array, expected)
