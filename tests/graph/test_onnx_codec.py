@@ -181,7 +181,7 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
 
 
 def test_graphs_may_nest(tmp_path: Path) -> None:
-    onnx_codec.decode(nested_graphs(25))
+    assert onnx_codec.decode(nested_graphs(25)).graph.nodes
 
 
 @pytest.mark.parametrize(

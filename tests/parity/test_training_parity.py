@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -43,9 +42,7 @@ def sgd_optimizer(reference: Reference, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(params=[(name, kind) for kind in ("AdamW", "SGD") for name in MODELS], ids=str)
-def artifacts(
-    request: pytest.FixtureRequest, sgd_optimizer: Path, tmp_path: Path
-) -> Iterator[Artifacts]:
+def artifacts(request: pytest.FixtureRequest, sgd_optimizer: Path, tmp_path: Path) -> Artifacts:
     name, kind = request.param
     known = _known(name)
     if kind == "SGD":
@@ -53,7 +50,7 @@ def artifacts(
             shutil.copy(path, tmp_path)
         shutil.copy(sgd_optimizer, tmp_path / "optimizer_model.onnx")
         known = Artifacts(name, tmp_path)
-    yield known
+    return known
 
 
 def _feed(artifacts: Artifacts) -> dict[str, NDArray]:
