@@ -1,236 +1,25 @@
-"""Builder: what a lowering rule writes nodes with, and where it learns ranks, sizes and dtypes.
-
-Formulas read as formulas: ``b.mul(dy, b.sub(1.0, b.mul(y, y)))``. A Python number becomes a scalar
-constant in the dtype of the other operand; equal constants are stored once.
-"""
+"""Builder: a Formula for lowering, with what a lowered graph hands to the runtime."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-
-from edge_train import dtypes
 from edge_train.graph import ir
+from edge_train.graph.formula import TO_END, Formula, Operand, Refuse
 from edge_train.graph.shapes import Shapes
 
-Operand = str | float | int
-
-#: the largest slice end: "to the end of the axis" in every opset
-TO_END = np.iinfo(np.int64).max
+__all__ = ["TO_END", "Builder", "LabelRange", "Operand", "Refuse"]
 
 
-class Refuse(Exception):
-    """This form of an op cannot be lowered; the text is the reason, the driver adds the node."""
-
-
-class Builder:
+class Builder(Formula):
     """Collects the nodes and constants of a lowered graph."""
 
     def __init__(self, graph: ir.Graph, shapes: Shapes) -> None:
-        self.source = graph
-        self.shapes = shapes
-        self.nodes: list[ir.Node] = []
-        self.constants: dict[str, ir.Tensor] = {}
+        super().__init__(graph, shapes)
         #: state that a training step replaces (running statistics): graph input -> new value
         self.updates: dict[str, str] = {}
         #: gradient accumulators: buffer input -> gradient tensor
         self.gradients: dict[str, str] = {}
         #: class-index inputs of losses, checked before a step runs
         self.labels: list[LabelRange] = []
-        self.producers = graph.producers()
-        self._known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-        self._shape_of: dict[str, str] = {}
-        self._count = 0
-        self._node: ir.Node | None = None
-
-    # ---- facts about tensors ----------------------------------------------------------------
-
-    def rank(self, name: str) -> int:
-        """The number of axes of a tensor; Refuse when nothing tells it."""
-        rank = self.shapes.rank(name)
-        if rank is None:
-            raise Refuse(f"the rank of '{name}' is not known; keep value_info in the model")
-        return rank
-
-    def dims(self, name: str) -> tuple[ir.Dim, ...]:
-        """Sizes, symbols and unknowns of a tensor of known rank."""
-        self.rank(name)
-        return self.shapes.dims(name) or ()
-
-    def elem_type(self, name: str) -> int:
-        """The ONNX data type of a tensor; float32 where nothing tells it."""
-        return self.shapes.elem_type(name) or dtypes.FLOAT
-
-    def constant_value(self, name: str) -> np.ndarray | None:
-        """The values of a tensor that is an initializer or a Constant node, else None."""
-        tensor = self.source.initializers.get(name) or self.constants.get(name)
-        producer = self.producers.get(name)
-        if tensor is None and producer is not None and producer.op_type == "Constant":
-            tensor = producer.attr("value")
-        return None if tensor is None else tensor.array()
-
-    # ---- constants --------------------------------------------------------------------------
-
-    def const(self, value: np.ndarray) -> str:
-        """A constant tensor; equal ones share a name."""
-        value = np.asarray(value)
-        key = (value.dtype.str, value.shape, value.tobytes())
-        if key not in self._known:
-            name = self._known[key] = self._fresh("const")
-            self.constants[name] = ir.Tensor.of(name, value)
-            self.shapes.set(name, dtypes.number_of(value.dtype), value.shape)
-        return self._known[key]
-
-    def ints(self, *values: int) -> str:
-        """A 1-D int64 constant."""
-        return self.const(np.array(values, np.int64))
-
-    def scalar(self, value: float, like: str) -> str:
-        """A rank-0 constant in the dtype of tensor ``like``."""
-        return self.const(np.array(value, dtypes.NUMPY[self.elem_type(like)]))
-
-    def _fresh(self, stem: str) -> str:
-        self._count += 1
-        return f"edge_train/{stem}_{self._count}"
-
-    # ---- nodes ------------------------------------------------------------------------------
-
-    def ops(
-        self, op_type: str, *inputs: str, n: int, elem_type: int | None = None, **attributes: Any
-    ) -> tuple[str, ...]:
-        """Adds a node with ``n`` outputs; they take the first input's dtype unless told."""
-        outputs = tuple(self._fresh(op_type) for _ in range(n))
-        name = f"{self._node.name if self._node else ''}/{outputs[0]}"
-        self.nodes.append(ir.make_node(op_type, inputs, outputs, name, "", **attributes))
-        for output in outputs:
-            self.shapes.set(output, elem_type or self.elem_type(inputs[0]), None)
-        return outputs
-
-    def op(
-        self, op_type: str, *inputs: str, elem_type: int | None = None, **attributes: Any
-    ) -> str:
-        """Adds a node with one output and returns its name."""
-        return self.ops(op_type, *inputs, n=1, elem_type=elem_type, **attributes)[0]
-
-    def _binary(self, op_type: str, a: Operand, b: Operand, elem_type: int | None = None) -> str:
-        if not isinstance(a, str):
-            if not isinstance(b, str):
-                raise TypeError("a formula needs at least one tensor")
-            a = self.scalar(a, b)
-        elif not isinstance(b, str):
-            b = self.scalar(b, a)
-        return self.op(op_type, a, b, elem_type=elem_type)
-
-    def add(self, a: Operand, b: Operand) -> str:
-        return self._binary("Add", a, b)
-
-    def sub(self, a: Operand, b: Operand) -> str:
-        return self._binary("Sub", a, b)
-
-    def mul(self, a: Operand, b: Operand) -> str:
-        return self._binary("Mul", a, b)
-
-    def div(self, a: Operand, b: Operand) -> str:
-        return self._binary("Div", a, b)
-
-    def equal(self, a: Operand, b: Operand) -> str:
-        return self._binary("Equal", a, b, dtypes.BOOL)
-
-    def greater(self, a: Operand, b: Operand) -> str:
-        return self._binary("Greater", a, b, dtypes.BOOL)
-
-    def neg(self, x: str) -> str:
-        return self.op("Neg", x)
-
-    def exp(self, x: str) -> str:
-        return self.op("Exp", x)
-
-    def where(self, condition: str, a: Operand, b: Operand) -> str:
-        """``a`` where the condition holds, else ``b``."""
-        like = a if isinstance(a, str) else b
-        if not isinstance(like, str):
-            raise TypeError("where needs at least one tensor branch")
-        a, b = (v if isinstance(v, str) else self.scalar(v, like) for v in (a, b))
-        return self.op("Where", condition, a, b, elem_type=self.elem_type(like))
-
-    def masked(self, condition: str, x: str) -> str:
-        """``x`` where the condition holds, else 0.
-
-        A product with 0 and 1: onnxruntime's Where takes six times as long. An infinite ``x``
-        under a false condition gives NaN; a gradient with an infinity is spoilt either way.
-        """
-        return self.mul(x, self.cast_like(condition, x))
-
-    def cast(self, x: str, elem_type: int) -> str:
-        """``x`` in another dtype; ``x`` itself where it has it."""
-        if self.shapes.elem_type(x) == elem_type:
-            return x
-        return self.op("Cast", x, elem_type=elem_type, to=elem_type)
-
-    def cast_like(self, x: str, like: str) -> str:
-        """``x`` in the dtype of ``like``."""
-        return self.cast(x, self.elem_type(like))
-
-    def sum(self, x: str, axes: Sequence[int], keepdims: bool = True) -> str:
-        return self._reduce("ReduceSum", x, axes, keepdims)
-
-    def mean(self, x: str, axes: Sequence[int], keepdims: bool = True) -> str:
-        return self._reduce("ReduceMean", x, axes, keepdims)
-
-    def _reduce(self, op_type: str, x: str, axes: Sequence[int], keepdims: bool) -> str:
-        if not axes:  # an empty axes list would mean "all" to Reduce*
-            return x
-        return self.op(op_type, x, self.ints(*axes), keepdims=int(keepdims))
-
-    def shape(self, x: str) -> str:
-        """The shape of ``x`` as a 1-D int64 tensor: a constant where every size is known."""
-        if x not in self._shape_of:
-            dims = self.shapes.dims(x)
-            if dims is not None and all(isinstance(dim, int) for dim in dims):
-                return self.ints(*(int(dim) for dim in dims if dim is not None))
-            self._shape_of[x] = self.op("Shape", x, elem_type=dtypes.INT64)
-        return self._shape_of[x]
-
-    def shape_slice(self, x: str, start: int, end: int) -> str:
-        """Sizes ``start`` to ``end`` (0 <= start < end <= rank) of ``x`` as a 1-D int64 tensor."""
-        dims = self.shapes.dims(x)
-        if dims is not None and all(isinstance(dim, int) for dim in dims[start:end]):
-            return self.ints(*(int(dim) for dim in dims[start:end] if dim is not None))
-        return self.op("Shape", x, elem_type=dtypes.INT64, start=start, end=end)
-
-    def concat_ints(self, *parts: str | int) -> str:
-        """Joins 1-D int64 tensors and numbers into one 1-D int64 tensor."""
-        names = [part if isinstance(part, str) else self.ints(part) for part in parts]
-        values = [self.constant_value(name) for name in names]
-        known = [value for value in values if value is not None]
-        if len(known) == len(values):
-            return self.const(np.concatenate(known).astype(np.int64))
-        return self.op("Concat", *names, axis=0)
-
-    def reshape(self, x: str, *parts: str | int) -> str:
-        """``x`` with the shape joined from sizes, -1 and 1-D int64 tensors."""
-        return self.op("Reshape", x, self.concat_ints(*parts))
-
-    def reshape_like(self, x: str, like: str) -> str:
-        """``x`` with the shape of ``like``."""
-        return self.op("Reshape", x, self.shape(like))
-
-    def transpose(self, x: str, *perm: int) -> str:
-        if list(perm) == list(range(len(perm))):
-            return x
-        return self.op("Transpose", x, perm=list(perm))
-
-    def zeros(self, shape: str, like: str) -> str:
-        """Zeros of a run-time shape in the dtype of ``like``."""
-        kind = self.elem_type(like)
-        value = ir.Tensor.of("value", np.zeros(1, dtypes.NUMPY[kind]))
-        return self.op("ConstantOfShape", shape, elem_type=kind, value=value)
-
-    def begin(self, node: ir.Node) -> None:
-        """Says which source node the next nodes are for; their names show it."""
-        self._node = node
 
 
 class LabelRange:
