@@ -38,10 +38,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a number >= 1, got {text}")
-    return value
+    if not (text.isdecimal() and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got '{text}'")
+    return int(text)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -62,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
-    except (EdgeTrainError, OSError) as error:
-        print(f"edge-train: {error}", file=sys.stderr)
+    except (EdgeTrainError, OSError, ValueError, ImportError) as error:
+        print(f"edge-train: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("edge-train: stopped", file=sys.stderr)

@@ -217,6 +217,41 @@ def test_a_negative_embedding_id_counts_from_the_end_in_both_directions() -> Non
     np.testing.assert_array_equal(*gradients)
 
 
+def with_computed_labels(path: Any) -> bytes:
+    """The graph with its loss on labels + 0, which no check before the run can look through."""
+    model = onnx_codec.load(path)
+    zero = {"zero": ir.Tensor.of("zero", np.zeros((), np.int64))}
+    nodes = [ir.make_node("Add", ["labels", "zero"], ["shifted"], "shift")]
+    for node in model.graph.nodes:
+        inputs = tuple("shifted" if name == "labels" else name for name in node.inputs)
+        nodes.append(replace(node, inputs=inputs))
+    initializers = {**model.graph.initializers, **zero}
+    graph = replace(model.graph, nodes=nodes, initializers=initializers)
+    return onnx_codec.encode(replace(model, graph=graph))
+
+
+@pytest.mark.parametrize("value", [10, -1, 10**9, -100])
+def test_u072_computed_labels_are_checked_too(value: int) -> None:
+    """U072: seen after the run: the gradients are zeroed, weights and statistics stay."""
+    state = CheckpointState.load_checkpoint(CASE.checkpoint)
+    graphs = [with_computed_labels(path) for path in (CASE.training_model, CASE.eval_model)]
+    module = Module(graphs[0], state, graphs[1])
+    loss = float(module(X, LABELS))
+    assert loss == float(module_of(CASE)(X, LABELS))
+    before = snapshot(state)
+    for mode in (False, True):
+        with pytest.raises(IndexError, match=rf"label {value} .*\(10 classes\)"):
+            module.train(mode)(X, labels_with(value))
+        changed = differences(before, snapshot(state))
+        assert all(name.startswith("grad ") for name in changed)
+        assert bool(changed) is mode
+    assert not any(
+        parameter.grad.any() for _, parameter in state.parameters if parameter.requires_grad
+    )
+    module(X, LABELS)
+    assert not any(name.startswith("grad ") for name in differences(before, snapshot(state)))
+
+
 # ---- dimensions that a graph leaves open ----------------------------------------------------
 
 
