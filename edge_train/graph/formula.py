@@ -29,6 +29,9 @@ class Refuse(Exception):
 class Formula:
     """Collects nodes and constants that go into a graph; knows the graph's tensors."""
 
+    #: what the names of new tensors begin with; no two Formulas on one graph may share it
+    prefix = "edge_train"
+
     def __init__(self, graph: ir.Graph, shapes: Shapes) -> None:
         self.source = graph
         self.shapes = shapes
@@ -88,7 +91,7 @@ class Formula:
 
     def _fresh(self, stem: str) -> str:
         self._count += 1
-        return f"edge_train/{stem}_{self._count}"
+        return f"{self.prefix}/{stem}_{self._count}"
 
     # ---- nodes ------------------------------------------------------------------------------
 
@@ -238,6 +241,11 @@ class Formula:
         kind = self.elem_type(like)
         value = ir.Tensor.of("value", np.zeros(1, dtypes.NUMPY[kind]))
         return self.op("ConstantOfShape", shape, elem_type=kind, value=value)
+
+    def rename(self, old: str, new: str) -> None:
+        """Forgets a tensor that was given another name."""
+        self._shape_of.pop(old, None)
+        self.shapes.set(new, self.shapes.elem_type(old), self.shapes.dims(old))
 
     def begin(self, node: ir.Node) -> None:
         """Says which source node the next nodes are for; their names show it."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from edge_train import dtypes
 from edge_train.graph import ir
+from edge_train.graph.broadcast import repeated_axes, unbroadcast
 from edge_train.graph.lowering.builder import Builder, Refuse
 from edge_train.graph.lowering.registry import lowers
 
@@ -59,51 +60,6 @@ def div_grad(b: Builder, node: ir.Node) -> tuple[str, str]:
     return d_numerator, d_divisor
 
 
-def unbroadcast(b: Builder, gradient: str, like: str, target: str) -> str:
-    """Sums ``gradient`` (sizes of ``like``) down to the shape of ``target``."""
-    axes = _broadcast_axes(b.shapes.dims(like), b.shapes.dims(target))
-    if axes is None:
-        rank = max(b.rank(like), b.rank(target))
-        grown = _left_padded(b, b.shape(target), rank - b.rank(target))
-        run_time = b.op("Reshape", _repeated(b, grown, b.shape(like)), b.ints(-1))
-        total = b.op("ReduceSum", gradient, run_time, keepdims=1, noop_with_empty_axes=1)
-        return b.reshape_like(total, target)
-    if not axes:
-        return gradient
-    missing = b.rank(like) - b.rank(target)
-    if axes == list(range(missing)):
-        return b.sum(gradient, axes, keepdims=False)
-    total = b.sum(gradient, axes)
-    return b.op("Squeeze", total, b.ints(*range(missing))) if missing else total
-
-
-def _broadcast_axes(
-    full: tuple[ir.Dim, ...] | None, part: tuple[ir.Dim, ...] | None
-) -> list[int] | None:
-    """Axes of ``full`` that ``part`` repeats along; None where only the run can tell."""
-    if full is None or part is None:
-        return None
-    missing = len(full) - len(part)
-    axes = list(range(missing))
-    for axis, (size, own) in enumerate(zip(full[missing:], part, strict=True), missing):
-        if own == 1:
-            if size != 1:
-                axes.append(axis)
-        elif own is None or own != size:
-            return None
-    return axes
-
-
-def _left_padded(b: Builder, shape: str, missing: int) -> str:
-    return b.concat_ints(b.ints(*[1] * missing), shape) if missing else shape
-
-
-def _repeated(b: Builder, part: str, full: str) -> str:
-    """Indices where ``part`` is 1 and ``full`` is not (both 1-D of one length), as (1, k)."""
-    repeated = b.op("And", b.equal(part, 1), b.op("Not", b.equal(full, 1)))
-    return b.op("NonZero", repeated, elem_type=dtypes.INT64)
-
-
 @lowers("BroadcastGradientArgs")
 def broadcast_gradient_args(b: Builder, node: ir.Node) -> tuple[str, ...]:
     """The axes along which each of two shapes was repeated, last axis first."""
@@ -115,7 +71,7 @@ def broadcast_gradient_args(b: Builder, node: ir.Node) -> tuple[str, ...]:
     rank = b.op("Max", size_a, size_c)
     a, c = (_grown(b, shape, b.sub(rank, size)) for shape, size in ((a, size_a), (c, size_c)))
     pairs = zip(node.outputs, ((a, c), (c, a)), strict=False)
-    return tuple(_reversed(b, _repeated(b, *pair)) if output else "" for output, pair in pairs)
+    return tuple(_reversed(b, repeated_axes(b, *pair)) if output else "" for output, pair in pairs)
 
 
 def _grown(b: Builder, shape: str, missing: str) -> str:

@@ -1,0 +1,192 @@
+"""Reverse-mode differentiation of a graph: walk back from the loss, one rule a node.
+
+Names are those of onnxruntime's gradient builder: ``<tensor>_grad``, partial gradients
+``<tensor>_grad_0``, ``_1`` … with a Sum ``AccumulateGrad_<tensor>_grad``, nodes
+``<forward node>_Grad/<Op>_<i>``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edge_train import dtypes
+from edge_train.errors import ArtifactError, UnsupportedOp
+from edge_train.graph import ir
+from edge_train.graph.broadcast import unbroadcast
+from edge_train.graph.formula import Refuse
+from edge_train.graph.gradients import NO_GRADIENT, REFUSED, RULES, key_of
+from edge_train.graph.gradients.builder import Gradients
+from edge_train.graph.shapes import Shapes
+
+FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.DOUBLE, dtypes.BFLOAT16)
+
+
+def differentiate(
+    graph: ir.Graph, shapes: Shapes, loss: str, wanted: Sequence[str]
+) -> tuple[ir.Graph, dict[str, str]]:
+    """``graph`` with the gradients of ``loss`` after its own nodes, and tensor -> gradient name.
+
+    Tensors of ``wanted`` that the loss does not depend on are missing from the table.
+    Errors: UnsupportedOp listing every node on the path that has no gradient; ArtifactError for a
+    loss that is not one number.
+    """
+    _check_loss(shapes, loss)
+    path = _Path(graph, shapes, loss, wanted)
+    path.check()
+    g = Gradients(graph, shapes)
+    seed = f"{loss}_grad"
+    kind = dtypes.NUMPY[g.elem_type(loss)]
+    g.constants[seed] = ir.Tensor.of(seed, np.ones(_sizes(shapes, loss), kind))
+    partials: dict[str, list[str]] = {loss: [seed]}
+    problems: list[str] = []
+    for node in reversed(path.nodes):
+        dys = [_accumulated(g, name, partials) if name else "" for name in node.outputs]
+        try:
+            _apply(g, path, node, dys, partials)
+        except Refuse as reason:
+            problems.append(f"{node.describe()}: {reason}")
+    if problems:
+        raise UnsupportedOp(_listed(problems))
+    found = {name: _accumulated(g, name, partials) for name in wanted}
+    return _joined(graph, g), {name: value for name, value in found.items() if value}
+
+
+def _check_loss(shapes: Shapes, loss: str) -> None:
+    dims = shapes.dims(loss)
+    if dims is not None and any(dim != 1 for dim in dims):
+        raise ArtifactError(
+            f"the loss '{loss}' has shape {dims}, expected one number; reduce it with a mean or sum"
+        )
+    if shapes.elem_type(loss) not in (None, *FLOATS):
+        raise ArtifactError(f"the loss '{loss}' is {dtypes.name_of(shapes.elem_type(loss) or 0)}")
+
+
+def _sizes(shapes: Shapes, name: str) -> tuple[int, ...]:
+    return tuple(int(dim) for dim in shapes.dims(name) or () if isinstance(dim, int))
+
+
+class _Path:
+    """The nodes between the wanted tensors and the loss, and how often each tensor is read."""
+
+    def __init__(self, graph: ir.Graph, shapes: Shapes, loss: str, wanted: Sequence[str]) -> None:
+        self._shapes = shapes
+        active = set(wanted)
+        forward = []
+        for node in graph.nodes:
+            if key_of(node) not in NO_GRADIENT and self._reads(node, active):
+                forward.append(node)
+                active.update(name for name in node.outputs if name and self._is_float(name))
+        needed, nodes = {loss}, []
+        for node in reversed(forward):
+            if needed.intersection(filter(None, node.outputs)):
+                nodes.append(node)
+                needed.update(self._names(node, active))
+        self.nodes = nodes[::-1]
+        self._active = active
+        reads = (name for node in self.nodes for name in self._names(node, active))
+        self.uses = Counter(reads)
+
+    def _is_float(self, name: str) -> bool:
+        return self._shapes.elem_type(name) in (None, *FLOATS)
+
+    def _reads(self, node: ir.Node, active: set[str]) -> bool:
+        outer = {name for body in ir.subgraphs(node) for n in body.nodes for name in n.inputs}
+        return bool(self._names(node, active)) or bool(outer & active)
+
+    def _names(self, node: ir.Node, active: set[str]) -> list[str]:
+        return [node.inputs[index] for index in self._indices(node, active)]
+
+    def _indices(self, node: ir.Node, active: set[str]) -> list[int]:
+        entry = RULES.get(key_of(node))
+        cut = entry.cut if entry else ()
+        return [
+            index
+            for index, name in enumerate(node.inputs)
+            if name in active and index not in cut and self._is_float(name)
+        ]
+
+    def wanted(self, node: ir.Node) -> frozenset[int]:
+        """The inputs of a node on the path that need a gradient."""
+        return frozenset(self._indices(node, self._active))
+
+    def check(self) -> None:
+        """UnsupportedOp listing every node on the path without a rule."""
+        lines = []
+        for node in self.nodes:
+            key = key_of(node)
+            if key not in RULES:
+                hint = REFUSED.get(key, "no gradient is known for this op")
+                lines.append(f"{node.describe()}: {hint}")
+        if lines:
+            raise UnsupportedOp(_listed(lines))
+
+
+def _listed(lines: list[str]) -> str:
+    listed = "\n  ".join(lines)
+    return f"{len(lines)} node(s) between the trained parameters and the loss:\n  {listed}"
+
+
+def _apply(
+    g: Gradients, path: _Path, node: ir.Node, dys: list[str], partials: dict[str, list[str]]
+) -> None:
+    entry = RULES[key_of(node)]
+    wanted = path.wanted(node)
+    g.enter(node, wanted)
+    start = len(g.nodes)
+    results = entry.rule(g, node, *dys)
+    if isinstance(results, str):
+        results = (results,)
+    taken: set[str] = set()
+    for index, result in enumerate(results):
+        if result is None or index not in wanted:
+            continue
+        target = node.inputs[index]
+        if entry.broadcasts:
+            result = unbroadcast(g, result, node.outputs[0], target)
+        parts = partials.setdefault(target, [])
+        name = f"{target}_grad" if path.uses[target] == 1 else f"{target}_grad_{len(parts)}"
+        _name_result(g, start, result, name, taken)
+        g.shapes.set(name, g.elem_type(target), g.shapes.dims(target))
+        parts.append(name)
+
+
+def _name_result(g: Gradients, start: int, result: str, name: str, taken: set[str]) -> None:
+    """Lets a rule's result have its final name; what is not the rule's own gets an Identity."""
+    own = {output for node in g.nodes[start:] for output in node.outputs}
+    if result in taken or result not in own:
+        result = g.op("Identity", result)
+    taken.add(name)
+    table = {result: name}
+    for at in range(start, len(g.nodes)):
+        node = g.nodes[at]
+        inputs = tuple(table.get(n, n) for n in node.inputs)
+        outputs = tuple(table.get(n, n) for n in node.outputs)
+        if (inputs, outputs) != (node.inputs, node.outputs):
+            g.nodes[at] = replace(node, inputs=inputs, outputs=outputs)
+    g.rename(result, name)
+
+
+def _accumulated(g: Gradients, name: str, partials: dict[str, list[str]]) -> str:
+    """The gradient of a tensor: the sum of its parts, "" where none arrived."""
+    parts = partials.get(name, [])
+    if len(parts) > 1:
+        total = f"{name}_grad"
+        g.nodes.append(ir.make_node("Sum", parts, [total], f"AccumulateGrad_{total}"))
+        g.shapes.set(total, g.elem_type(name), g.shapes.dims(name))
+        partials[name] = [total]
+    elif parts and parts[0] != f"{name}_grad" and parts[0].startswith(f"{name}_grad_"):
+        total = f"{name}_grad"  # the other readers passed no gradient back
+        g.nodes.append(ir.make_node("Identity", parts, [total], f"AccumulateGrad_{total}"))
+        g.shapes.set(total, g.elem_type(name), g.shapes.dims(name))
+        partials[name] = [total]
+    return partials[name][0] if parts else ""
+
+
+def _joined(graph: ir.Graph, g: Gradients) -> ir.Graph:
+    nodes = [g.current(node) for node in graph.nodes] + g.nodes
+    constants = {**graph.initializers, **g.constants}
+    return replace(graph, nodes=nodes, initializers=constants)

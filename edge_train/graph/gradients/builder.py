@@ -1,0 +1,64 @@
+"""Gradients: the Formula that gradient rules write to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from edge_train.graph import ir
+from edge_train.graph.formula import Formula
+from edge_train.graph.shapes import Shapes
+
+
+class Gradients(Formula):
+    """The Formula that gradient rules write to."""
+
+    prefix = "gradient"
+
+    def __init__(self, graph: ir.Graph, shapes: Shapes) -> None:
+        super().__init__(graph, shapes)
+        #: forward nodes that get more outputs, or another op, for the backward pass
+        self.replaced: dict[int, ir.Node] = {}
+        self._index = 0
+        self._wanted: frozenset[int] = frozenset()
+
+    def enter(self, node: ir.Node, wanted: frozenset[int]) -> None:
+        """Starts the rule of ``node``: names, numbering and wanted inputs follow it."""
+        self.begin(node)
+        self._index, self._wanted = 0, wanted
+
+    def wants(self, index: int) -> bool:
+        """Whether the gradient of input ``index`` of the current node is needed."""
+        return index in self._wanted
+
+    def const(self, value: np.ndarray) -> str:
+        """A constant; it counts in the numbering of the node names, as in the reference."""
+        self._index += 1
+        return super().const(value)
+
+    def _node_name(self, op_type: str, output: str) -> str:
+        self._index += 1
+        owner = self._node.name if self._node else ""
+        return f"{owner}_Grad/{op_type}_{self._index - 1}"
+
+    def extra_output(self, node: ir.Node, index: int, suffix: str, elem_type: int) -> str:
+        """Output ``index`` of a forward node, added as ``<first output>_<suffix>`` if missing."""
+        current = self.current(node)
+        if current.output(index):
+            return current.output(index)
+        name = f"{current.outputs[0]}_{suffix}"
+        outputs = list(current.outputs) + [""] * (index + 1 - len(current.outputs))
+        outputs[index] = name
+        self.replace(node, replace(current, outputs=tuple(outputs)))
+        self.shapes.set(name, elem_type, None)
+        self.shapes.infer_node(self.current(node))
+        return name
+
+    def current(self, node: ir.Node) -> ir.Node:
+        """The forward node as it stands now."""
+        return self.replaced.get(id(node), node)
+
+    def replace(self, node: ir.Node, by: ir.Node) -> None:
+        """Puts another node in the place of a forward node."""
+        self.replaced[id(node)] = by

@@ -1,0 +1,109 @@
+"""From a forward graph with a loss to the training, eval and optimizer graphs.
+
+The structure is that of onnxruntime-training 1.19.2 (inputs: the user's, parameters, gradient
+buffers, ``lazy_reset_grad``; outputs: the loss first, then one flag a trained parameter), so that
+either runtime trains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from edge_train import dtypes
+from edge_train.errors import ArtifactError
+from edge_train.graph import ir
+from edge_train.graph.autodiff import differentiate
+from edge_train.graph.passes import live_nodes, outer_reads
+from edge_train.graph.prepare import prepare
+from edge_train.graph.shapes import Shapes
+
+RESET = "lazy_reset_grad"
+
+
+def eval_graph(
+    model: ir.Model, outputs: Sequence[str], trainable: Sequence[str], frozen: Sequence[str]
+) -> ir.Model:
+    """The forward graph with the loss, at its own opset; parameters become inputs."""
+    return _with_parameter_inputs(model, outputs, trainable, frozen)
+
+
+def training_graph(
+    model: ir.Model, outputs: Sequence[str], trainable: Sequence[str], frozen: Sequence[str]
+) -> ir.Model:
+    """The graph that computes ``outputs`` (the loss first) and adds gradients to their buffers.
+
+    Errors: UnsupportedOp for nodes without gradient, ArtifactError for a parameter that the loss
+    does not depend on.
+    """
+    prepared = prepare(model)
+    shapes = Shapes.of(prepared)
+    graph, gradients = differentiate(prepared.graph, shapes, outputs[0], trainable)
+    lost = [name for name in trainable if name not in gradients]
+    if lost:
+        raise ArtifactError(
+            f"the loss '{outputs[0]}' does not depend on the parameters {lost}; leave them out of "
+            "requires_grad"
+        )
+    graph = replace(graph, value_info=_value_info(graph, shapes))
+    whole = _with_parameter_inputs(
+        replace(prepared, graph=graph), [*outputs, *gradients.values()], trainable, frozen
+    )
+    return _accumulated(whole, outputs, gradients)
+
+
+def _value_info(graph: ir.Graph, shapes: Shapes) -> dict[str, ir.Value]:
+    made = {name for node in graph.nodes for name in node.outputs if name}
+    known = {name: shapes.elem_type(name) for name in made if shapes.dims(name) is not None}
+    return {name: ir.Value(name, kind, shapes.dims(name)) for name, kind in known.items() if kind}
+
+
+def _with_parameter_inputs(
+    model: ir.Model, outputs: Sequence[str], trainable: Sequence[str], frozen: Sequence[str]
+) -> ir.Model:
+    graph = model.graph
+    nodes = live_nodes(graph.nodes, outputs)
+    used = {name for node in nodes for name in outer_reads(node)} | set(outputs)
+    names = {*trainable, *frozen}
+    parameters = [t for name, t in graph.initializers.items() if name in names]
+    inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+    inputs += [ir.Value(t.name, t.data_type, t.dims) for t in parameters]
+    rest = {name: t for name, t in graph.initializers.items() if name not in names}
+    declared = {value.name: value for value in graph.outputs} | graph.value_info
+    shapes = Shapes.of(model)
+    ends = [
+        declared.get(name) or ir.Value(name, shapes.elem_type(name), shapes.dims(name))
+        for name in outputs
+    ]
+    return replace(
+        model,
+        graph=replace(
+            graph,
+            nodes=nodes,
+            inputs=inputs,
+            outputs=ends,
+            initializers={name: t for name, t in rest.items() if name in used},
+            value_info={n: v for n, v in graph.value_info.items() if n in used},
+        ),
+    )
+
+
+def _accumulated(model: ir.Model, outputs: Sequence[str], gradients: Mapping[str, str]) -> ir.Model:
+    graph = model.graph
+    nodes, inputs = list(graph.nodes), list(graph.inputs)
+    ends = [value for value in graph.outputs if value.name in outputs]
+    types = {value.name: value for value in graph.inputs}
+    for parameter in (value.name for value in graph.inputs if value.name in gradients):
+        buffer, flag = (f"{parameter}_grad.accumulation.{end}" for end in ("buffer", "out"))
+        inputs.append(replace(types[parameter], name=buffer))
+        name = f"GradientAccumulator{len(ends)}"
+        reads = [buffer, gradients[parameter], RESET]
+        nodes.append(ir.make_node("InPlaceAccumulatorV2", reads, [flag], name, ir.MICROSOFT))
+        ends.append(ir.Value(flag, dtypes.BOOL, (1,)))
+    inputs.append(ir.Value(RESET, dtypes.BOOL, (1,)))
+    imports = [pair for pair in model.opset_imports if pair[0] != ir.MICROSOFT]
+    return replace(
+        model,
+        graph=replace(graph, nodes=nodes, inputs=inputs, outputs=ends),
+        opset_imports=[*imports, (ir.MICROSOFT, 1)],
+    )
