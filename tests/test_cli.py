@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.child import ROOT
 from support.zoo import ZOO
 
 import edge_train
@@ -14,6 +16,7 @@ from edge_train import cli, demo
 from edge_train.checkpoint.state import CheckpointState
 from edge_train.errors import ArtifactError
 
+ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 CASE = ZOO["conv_bn_maxpool_gap"]
 
 
@@ -136,7 +139,9 @@ def test_a_mistake_in_the_package_is_not_hidden(monkeypatch: pytest.MonkeyPatch)
 def test_the_module_is_the_command(tmp_path: Path) -> None:
     """python -m edge_train: exit code and one line, no traceback."""
     command = [sys.executable, "-m", "edge_train", "to-nominal", str(tmp_path / "no"), "x"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, env=ENV
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("edge-train: ")
     assert done.stderr.count("\n") == 1

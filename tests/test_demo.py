@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from support.child import ROOT
 
 from edge_train import demo
 from edge_train.api import CheckpointState
+
+ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +84,7 @@ def test_the_whole_command(tmp_path: Path) -> None:
         text=True,
         check=False,
         cwd=tmp_path,
+        env=ENV,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {
     "epochs": 5,
     "batch": 32,
     "seed": 5,
-    "learning_rate": 2e-3,
+    "learning_rate": 1e-3,
     "betas": [0.9, 0.999],
     "eps": 1e-8,
     "weight_decay": 0.01,

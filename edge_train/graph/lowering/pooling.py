@@ -26,6 +26,8 @@ def max_pool_grad(b: Builder, node: ir.Node) -> str:
     window = window_of(b, forward, x, tuple(forward.attr("kernel_shape")))
     backwards = bool(forward.attr("storage_order", 0)) and window.rank > 1
     shape = _reversed_spatial(b, x, window) if backwards else b.shape(x)
+    # onnxruntime up to 1.24 or later gives a window of NaNs a negative index: MaxUnpool refuses it
+    indices = b.op("Max", indices, b.ints(0))
     dx = _scatter(b, dy, indices, shape, window)
     return b.transpose(dx, 0, 1, *reversed(window.axes)) if backwards else dx
 
@@ -52,7 +54,7 @@ def _scatter(b: Builder, dy: str, indices: str, shape: str, window: Window) -> s
     return b.op("Reshape", dx, shape)
 
 
-@lowers("AveragePoolGrad", domain="")
+@lowers("AveragePoolGrad", domain="", float_only=True)
 def average_pool_grad(b: Builder, node: ir.Node) -> str:
     """dy / count spread over the window it came from."""
     dy = node.inputs[0]
