@@ -44,6 +44,7 @@ class Row:
     sized: tuple[str, ...] = ()
     tolerance: float = TOLERANCE
     reference: str = ""
+    kind: type[np.floating[Any]] = np.float32  # of every feed, constant and output that is float
 
     def __str__(self) -> str:
         return self.name
@@ -70,7 +71,7 @@ def model_of(row: Row, dynamic: bool) -> ir.Model:
         dims = value.shape if fixed else [f"{name}_{axis}" for axis in range(value.ndim)]
         inputs.append(ir.Value(name, dtypes.number_of(value.dtype), tuple(dims)))
     outputs = [
-        ir.Value(name, _declared(value), None if dynamic else value.shape)
+        ir.Value(name, _declared(row, value), None if dynamic else value.shape)
         for name, value in row.expected.items()
     ]
     graph = ir.Graph(
@@ -83,9 +84,30 @@ def model_of(row: Row, dynamic: bool) -> ir.Model:
     return ir.Model(graph, 10, [("", 21), (ir.MICROSOFT, 1)])
 
 
-def _declared(value: Array) -> int:
-    """float64 is the precision of the expectation, float32 what the graph computes."""
-    return dtypes.FLOAT if value.dtype == np.float64 else dtypes.number_of(value.dtype)
+def _declared(row: Row, value: Array) -> int:
+    """float64 is the precision of the expectation; the graph computes in the row's own kind."""
+    return dtypes.number_of(row.kind if value.dtype == np.float64 else value.dtype)
+
+
+def in_kind(row: Row, kind: type[np.floating[Any]]) -> Row:
+    """The row with float tensors of another type, the expectations unchanged."""
+
+    def cast(arrays: Arrays) -> Arrays:
+        return {
+            name: value.astype(kind) if value.dtype == row.kind else value
+            for name, value in arrays.items()
+        }
+
+    def attribute(name: str, value: ir.Attribute) -> ir.Attribute:
+        typed = name in ("to", "output_type") and value.value == dtypes.number_of(row.kind)
+        return ir.Attribute.of(name, dtypes.number_of(kind)) if typed else value
+
+    nodes = tuple(
+        replace(n, attributes={name: attribute(name, a) for name, a in n.attributes.items()})
+        for n in row.nodes
+    )
+    feeds, constants = cast(row.feeds), cast(row.constants)
+    return replace(row, nodes=nodes, feeds=feeds, constants=constants, kind=kind)
 
 
 def session(model: ir.Model) -> onnxruntime.InferenceSession:

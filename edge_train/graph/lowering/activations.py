@@ -40,7 +40,7 @@ def tanh_grad(b: Builder, node: ir.Node) -> str:
     return b.mul(dy, b.sub(1.0, b.mul(y, y)))
 
 
-@lowers("Gelu")
+@lowers("Gelu", float_only=True)
 def gelu(b: Builder, node: ir.Node) -> str:
     return b.op("Gelu", node.inputs[0])
 
@@ -57,7 +57,7 @@ def quick_gelu(b: Builder, node: ir.Node) -> str:
     return b.mul(x, b.op("Sigmoid", b.mul(x, node.attr("alpha", 1.702))))
 
 
-@lowers("GeluGrad")
+@lowers("GeluGrad", float_only=True)
 def gelu_grad(b: Builder, node: ir.Node) -> str:
     """dy * (Phi(x) + x phi(x)) with the normal distribution's Phi and density phi."""
     dy, x = node.inputs

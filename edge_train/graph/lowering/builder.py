@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from edge_train.graph import ir
 from edge_train.graph.formula import TO_END, Formula, Operand, Refuse
 from edge_train.graph.shapes import Shapes
@@ -20,6 +22,20 @@ class Builder(Formula):
         self.gradients: dict[str, str] = {}
         #: class-index inputs of losses, checked before a step runs
         self.labels: list[LabelRange] = []
+
+    @property
+    def node(self) -> ir.Node:
+        """The source node that is being lowered, with the names from before lowering."""
+        if self._node is None:
+            raise LookupError("no node has begun")
+        return self._node
+
+    def kept(self, node: ir.Node) -> tuple[str, ...]:
+        """Adds an ordinary node under new output names, which are returned."""
+        outputs = tuple(self._fresh(node.op_type) if name else "" for name in node.outputs)
+        self.nodes.append(replace(node, outputs=outputs))
+        self.shapes.infer_node(self.nodes[-1])
+        return outputs
 
 
 class LabelRange:

@@ -32,7 +32,7 @@ MAX_LAST_TAPS, MAX_OTHER_TAPS = 16, 25
 FEW_POSITIONS, FEW_STRIDED_POSITIONS = 16, 64
 
 
-@lowers("ConvGrad")
+@lowers("ConvGrad", float_only=True)
 def conv_grad(b: Builder, node: ir.Node) -> tuple[str, ...]:
     """dX, dW, dB of a convolution of one to three spatial axes."""
     dy, x, w = node.inputs

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from edge_train import dtypes
 from edge_train.errors import UnsupportedOp
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder, LabelRange, Refuse
-from edge_train.graph.lowering.registry import lowers, rule_for
+from edge_train.graph.lowering.registry import cast_away, lowers, rule_for
 from edge_train.graph.opset import raise_opset
 from edge_train.graph.passes import live_nodes, outer_reads
 from edge_train.graph.shapes import Shapes
@@ -46,7 +47,7 @@ class LoweringRefused(UnsupportedOp):
         self.passed = passed
 
 
-@lowers("InPlaceAccumulatorV2")
+@lowers("InPlaceAccumulatorV2", moves=True)
 def accumulator(b: Builder, node: ir.Node) -> tuple[str, ...]:
     """buffer += value is done by the caller's memory: remember which gradient goes where."""
     buffer, value = node.inputs[:2]
@@ -78,18 +79,35 @@ def lower(model: ir.Model) -> Lowered:
 
 
 def _lower_node(b: Builder, node: ir.Node, source: ir.Node, alias: dict[str, str]) -> None:
-    rule = rule_for(node)
-    if rule is None:
+    rule, others = rule_for(node), cast_away(node)
+    b.begin(source)
+    widened = _in_float32(b, node, others) if others else node
+    if rule is not None:
+        results = rule(b, widened)
+        names = (results,) if isinstance(results, str) else results
+    elif widened is node:
         b.nodes.append(node)
         return
-    b.begin(source)
-    results = rule(b, node)
-    names = (results,) if isinstance(results, str) else results
+    else:
+        names = b.kept(widened)
     for output, name in zip(source.outputs, names, strict=False):
         if output and name:
+            if b.shapes.elem_type(output) in others and b.elem_type(name) == dtypes.FLOAT:
+                name = b.cast(name, b.elem_type(output))
             alias[output] = name
             if b.shapes.dims(name) is None:
                 b.shapes.set(name, b.elem_type(name), b.shapes.dims(output))
+
+
+def _in_float32(b: Builder, node: ir.Node, others: frozenset[int]) -> ir.Node:
+    """The node reading float32 copies of its inputs of ``others`` types."""
+    if not any(b.shapes.elem_type(name) in others for name in node.inputs):
+        return node
+    inputs = (
+        b.cast(name, dtypes.FLOAT) if b.shapes.elem_type(name) in others else name
+        for name in node.inputs
+    )
+    return replace(node, inputs=tuple(inputs))
 
 
 def _renamed(node: ir.Node, alias: Mapping[str, str]) -> ir.Node:

@@ -10,7 +10,7 @@ from edge_train.graph.lowering.builder import Builder, Refuse
 from edge_train.graph.lowering.registry import lowers
 
 
-@lowers("ConcatTraining")
+@lowers("ConcatTraining", moves=True)
 def concat_training(b: Builder, node: ir.Node) -> tuple[str, ...]:
     axis = node.attr("axis")
     joined = b.op("Concat", *node.inputs, axis=axis)
@@ -20,7 +20,7 @@ def concat_training(b: Builder, node: ir.Node) -> tuple[str, ...]:
     return joined, b.concat_ints(*(b.shape_slice(x, axis, axis + 1) for x in node.inputs))
 
 
-@lowers("SplitTraining")
+@lowers("SplitTraining", moves=True)
 def split_training(b: Builder, node: ir.Node) -> tuple[str, ...]:
     return b.ops("Split", *node.inputs, n=len(node.outputs), axis=node.attr("axis", 0))
 

@@ -77,6 +77,7 @@ def _loss(b: Builder, node: ir.Node, ignored: str) -> tuple[str, str]:
 
 def _gradient(b: Builder, node: ir.Node, ignored: str) -> str:
     dy, log_prob, labels = node.inputs[:3]
+    dy = b.cast_like(dy, log_prob)  # the seed of the loss is float32 in every model
     targets = _targets(b, log_prob, labels, node.input(3), ignored, check=False)
     p = b.exp(log_prob)
     at_label = b.sub(b.op("GatherElements", p, targets.index, axis=1), 1.0)

@@ -23,10 +23,11 @@ def batch_norm_internal(b: Builder, node: ir.Node) -> tuple[str, ...]:
     """Y, running mean and variance (they replace the state), batch mean and 1 / std."""
     if not node.attr("training_mode", 1):
         return (_inference(b, node), "", "", "", "")
-    x, scale, bias, *running = node.inputs
+    x, scale, bias = node.inputs[:3]
     y, mean, var = _normalized(b, x, scale, bias, node.attr("epsilon", _EPSILON))
     moved = _moved_statistics(b, node, (mean, var))
-    b.updates.update(zip(running, moved, strict=True))
+    for state, new in zip(b.node.inputs[3:5], moved, strict=True):
+        b.updates[state] = b.cast_like(new, state)
     inv_std = b.op("Reciprocal", b.op("Sqrt", b.add(var, node.attr("epsilon", _EPSILON))))
     return (y, *moved, mean, inv_std)
 
@@ -38,7 +39,8 @@ def batch_normalization(b: Builder, node: ir.Node) -> tuple[str, ...]:
     Stock training mode writes into the arrays that the caller fed, and into shared constants.
     """
     if not node.attr("training_mode", 0):
-        return (_inference(b, node),)
+        # eval graphs of models exported in training mode keep the two statistics as outputs
+        return (_inference(b, node), *node.inputs[3:5])
     x, scale, bias, *_ = node.inputs
     y, mean, var = _normalized(b, x, scale, bias, node.attr("epsilon", _EPSILON))
     return (y, *_moved_statistics(b, node, (mean, var)))
@@ -121,7 +123,8 @@ def _values_per_channel(b: Builder, x: str, scale: str) -> float | str:
 @lowers("LayerNormalizationGrad")
 def layer_normalization_grad(b: Builder, node: ir.Node) -> tuple[str, ...]:
     """dX, dScale, dB of a layer normalisation over the axes from ``axis`` on."""
-    dy, x, scale, mean, inv_std = node.inputs
+    dy, x, scale, *stats = node.inputs
+    mean, inv_std = (b.cast_like(name, x) for name in stats)  # float32 beside a double x
     xhat = b.mul(b.sub(x, mean), inv_std)
     over, batch = _split_axes(b, node, x)
     dx = ""
@@ -155,6 +158,7 @@ def simplified_layer_normalization(b: Builder, node: ir.Node) -> tuple[str, str]
 def simplified_layer_normalization_grad(b: Builder, node: ir.Node) -> tuple[str, ...]:
     """dX and dScale of an RMS normalisation over the axes from ``axis`` on."""
     dy, x, scale, inv_rms = node.inputs
+    inv_rms = b.cast_like(inv_rms, x)
     xhat = b.mul(x, inv_rms)
     over, batch = _split_axes(b, node, x)
     dx = ""

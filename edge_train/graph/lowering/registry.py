@@ -2,12 +2,17 @@
 
 A rule takes a Builder and the node and returns the tensor that stands for each output ("" for one
 nobody reads). It raises Refuse when this form of the op cannot be lowered.
+
+Rules compute in float32 or double: the driver casts half-precision tensors around them, except for
+those that only move data (``moves``). ``float_only`` marks the rules whose standard ops onnxruntime
+has for float32 only, so that double is cast as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder
 
@@ -15,21 +20,48 @@ Rule = Callable[[Builder, ir.Node], "str | tuple[str, ...]"]
 
 RULES: dict[tuple[str, str], Rule] = {}
 
+_HALF = frozenset({dtypes.FLOAT16, dtypes.BFLOAT16})
+_NOT_FLOAT = _HALF | {dtypes.DOUBLE}
 
-def lowers(*op_types: str, domain: str = ir.MICROSOFT) -> Callable[[Rule], Rule]:
+#: the element types that a rule or an op of onnxruntime does not compute in
+_CAST_AWAY: dict[tuple[str, str], frozenset[int]] = dict.fromkeys(
+    [
+        ("", op_type)
+        for op_type in ("AveragePool", "Conv", "ConvTranspose", "Erf", "Gelu", "GlobalAveragePool")
+    ],
+    frozenset({dtypes.DOUBLE}),
+)
+_CAST_AWAY.update(
+    dict.fromkeys([("", "ScatterElements"), ("", "ScatterND")], frozenset({dtypes.FLOAT16}))
+)
+
+
+def lowers(
+    *op_types: str, domain: str = ir.MICROSOFT, moves: bool = False, float_only: bool = False
+) -> Callable[[Rule], Rule]:
     """Registers the decorated function for the named ops; a second rule for an op is a bug."""
 
     def register(rule: Rule) -> Rule:
         for op_type in op_types:
-            if (domain, op_type) in RULES:
+            key = domain, op_type
+            if key in RULES:
                 raise ValueError(f"two lowering rules for {domain or 'ai.onnx'}::{op_type}")
-            RULES[domain, op_type] = rule
+            RULES[key] = rule
+            _CAST_AWAY[key] = frozenset() if moves else _NOT_FLOAT if float_only else _HALF
         return rule
 
     return register
 
 
+def cast_away(node: ir.Node) -> frozenset[int]:
+    """The element types of a node's tensors that are cast to float32 around it."""
+    return _CAST_AWAY.get(_key(node), frozenset())
+
+
 def rule_for(node: ir.Node) -> Rule | None:
     """The rule of a node, or None where onnxruntime runs the op itself."""
-    domain = "" if node.domain in ir.ONNX_DOMAINS else node.domain
-    return RULES.get((domain, node.op_type))
+    return RULES.get(_key(node))
+
+
+def _key(node: ir.Node) -> tuple[str, str]:
+    return "" if node.domain in ir.ONNX_DOMAINS else node.domain, node.op_type

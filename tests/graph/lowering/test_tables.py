@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
-from support.lowering import check, nudged, run_lowered
+from support.lowering import check, in_kind, nudged, run_lowered
 from support.rows.tables import ROWS, SMOKE, row_of
 
 from edge_train.graph.lowering import RULES
@@ -23,6 +24,32 @@ EVERY = [
 def test_row(name: str, dynamic: bool) -> None:
     row = row_of(name)
     check(row, run_lowered(row, dynamic))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_row_in_double(name: str) -> None:
+    row = in_kind(row_of(name), np.float64)
+    got = run_lowered(row, dynamic=True)
+    check(row, got)
+    assert not {np.dtype(np.float32)} & {value.dtype for value in got.values()}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_row_in_half_precision(name: str) -> None:
+    """float16 gives what float32 gives for the same numbers, rounded."""
+    half = in_kind(row_of(name), np.float16)
+    got, wide = (
+        run_lowered(half, dynamic=True),
+        run_lowered(in_kind(half, np.float32), dynamic=True),
+    )
+    for output, value in got.items():
+        if wide[output].dtype == np.float32:
+            assert value.dtype == np.float16
+            with np.errstate(over="ignore"):
+                expected = wide[output].astype(np.float16)
+            np.testing.assert_allclose(value, expected, rtol=2e-3, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(value, wide[output])
 
 
 @pytest.mark.parametrize("name", SMOKE)
