@@ -17,6 +17,7 @@ from dataclasses import replace
 from itertools import chain
 
 from edge_train import atomic, dtypes
+from edge_train.checkpoint import legacy
 from edge_train.checkpoint import source as sources
 from edge_train.checkpoint.builder import Builder, blocks
 from edge_train.checkpoint.format import (
@@ -41,9 +42,13 @@ INLINE_LIMIT = 1800 * 2**20
 def open_checkpoint(readable: Readable) -> Iterator[Checkpoint]:
     """The checkpoint at a path, in bytes or in a binary file; its tensors can be read inside.
 
-    Raises what ``source.opened`` and ``format.read`` raise.
+    A folder is read in the format of releases before 1.15. Raises what ``source.opened``,
+    ``format.read`` and ``legacy.opened`` raise.
     """
     with ExitStack() as stack:
+        if isinstance(readable, (str, os.PathLike)) and os.path.isdir(readable):
+            yield stack.enter_context(legacy.opened(os.fsdecode(readable)))
+            return
         source = stack.enter_context(sources.opened(readable))
 
         def open_data(identity: str | None) -> Source:
@@ -97,6 +102,9 @@ def _write_two_files(checkpoint: Checkpoint, path: str) -> None:
 def _placed(tensors: tuple[Tensor, ...], end: int) -> tuple[tuple[Tensor, ...], int]:
     placed = []
     for tensor in tensors:
+        if tensor.strings is not None:
+            placed.append(tensor)
+            continue
         align = 8 if tensor.data_type in _EIGHT_BYTE_TYPES else 4
         offset = end + -end % align
         placed.append(replace(tensor, offset=offset))

@@ -32,13 +32,18 @@ OpenData = Callable[["str | None"], Source]
 DATA_IDENTITY = "edge_train.data"
 IDENTITY_BYTES = 16
 
-_REFUSED = frozenset((dtypes.STRING, dtypes.BFLOAT16, dtypes.COMPLEX64, dtypes.COMPLEX128))
+_REFUSED = frozenset((dtypes.COMPLEX64, dtypes.COMPLEX128))
+_BEYOND_NUMPY = frozenset((dtypes.STRING, dtypes.BFLOAT16))
 _FLOAT8 = frozenset((17, 18, 19, 20))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tensor:
-    """Name, ONNX data type, dims and data; ``offset`` >= 0 is a place in the data file."""
+    """Name, ONNX data type, dims and data; ``offset`` >= 0 is a place in the data file.
+
+    A string tensor has ``strings`` instead of data. bfloat16, which NumPy lacks, exists as bytes
+    of a file only: its array is float32.
+    """
 
     name: str
     data_type: int
@@ -46,19 +51,32 @@ class Tensor:
     data: Data | None = None
     doc_string: str | None = None
     offset: int = -1
+    strings: tuple[str, ...] | None = None
 
     @staticmethod
     def of(name: str, array: np.ndarray[Any, Any]) -> Tensor:
         """A tensor that shares the memory of ``array``; TypeError for a dtype ONNX lacks."""
+        if array.dtype.kind in "OU":
+            strings = tuple(_text(name, item) for item in array.reshape(-1).tolist())
+            return Tensor(name, dtypes.STRING, tuple(array.shape), strings=strings)
         return Tensor(name, dtypes.number_of(array.dtype), tuple(array.shape), array)
 
     @property
     def nbytes(self) -> int:
         """What the shape and the type ask for; only after ``validate``."""
+        if self.data_type == dtypes.BFLOAT16:
+            return math.prod(self.dims) * 2
         return math.prod(self.dims) * dtypes.NUMPY[self.data_type].itemsize
 
     def array(self) -> np.ndarray[Any, Any]:
-        """A new writable aligned array with the values."""
+        """A new writable aligned array with the values: of str objects for a string tensor."""
+        if self.strings is not None:
+            strings = np.empty(len(self.strings), object)
+            strings[:] = self.strings
+            return strings.reshape(self.dims)
+        if self.data_type == dtypes.BFLOAT16:
+            halves = Tensor(self.name, dtypes.UINT16, self.dims, self.data).array()
+            return (halves.astype(np.uint32) << 16).view(np.float32)
         dtype = dtypes.NUMPY[self.data_type]
         if not isinstance(self.data, Span):
             return np.array(self.data, dtype).reshape(self.dims)
@@ -69,6 +87,12 @@ class Tensor:
         if dtype == np.bool_:
             np.minimum(raw, 1, out=raw)  # any other byte than 0 and 1 is no bool
         return np.asarray(array, dtype)
+
+
+def _text(name: str, item: object) -> str:
+    if not isinstance(item, str):
+        raise TypeError(f"tensor '{name}' has a {type(item).__name__} among its items, only str")
+    return item
 
 
 @dataclass(frozen=True)
@@ -151,7 +175,7 @@ def _check_type(tensor: Tensor, where: str) -> None:
             f"{where} is {dtypes.name_of(tensor.data_type)}, which cannot be loaded (nor can "
             "onnxruntime-training); keep such tensors out of the parameters or cast them to float32"
         )
-    if tensor.data_type not in dtypes.NUMPY:
+    if tensor.data_type not in dtypes.NUMPY and tensor.data_type not in _BEYOND_NUMPY:
         raise CheckpointCorrupt(f"{where} has data type {tensor.data_type}, which ONNX lacks")
 
 
@@ -166,7 +190,14 @@ def _check_dims(tensor: Tensor, where: str) -> None:
 
 
 def _check_size(tensor: Tensor, where: str, nominal: bool, data_size: int | None) -> None:
-    if tensor.offset >= 0:
+    if tensor.data_type == dtypes.STRING:
+        got = len(tensor.strings or ())
+        if tensor.strings is None or got != math.prod(tensor.dims):
+            raise CheckpointCorrupt(
+                f"{where} has {got} strings, expected {math.prod(tensor.dims)} for "
+                f"{list(tensor.dims)}; use another copy"
+            )
+    elif tensor.offset >= 0:
         end = tensor.offset + tensor.nbytes
         if data_size is None:
             raise CheckpointCorrupt(
@@ -265,11 +296,17 @@ def _tensors(table: Table, slot: int, list_name: str) -> tuple[Tensor, ...]:
 def _tensor(table: Table) -> Tensor:
     name = _required(table.text(0, "the name"), table, "name")
     table.what = f"tensor '{name}'"
+    doc_string = table.text(1, "the doc string")
+    dims = _required(table.int64s(2, "dims", MAX_RANK), table, "dims")
+    data_type = table.integer(3, wire.INT32)
+    if data_type == dtypes.STRING:
+        strings = table.texts(5, "the strings")
+        return Tensor(name, data_type, dims, doc_string=doc_string, strings=strings)
     return Tensor(
         name=name,
-        doc_string=table.text(1, "the doc string"),
-        dims=_required(table.int64s(2, "dims", MAX_RANK), table, "dims"),
-        data_type=table.integer(3, wire.INT32),
+        doc_string=doc_string,
+        dims=dims,
+        data_type=data_type,
         data=table.span(4, "the data"),
         offset=max(table.integer(6, wire.INT64, -1), -1),
     )

@@ -48,7 +48,10 @@ def _tensor(builder: Builder, tensor: Tensor) -> int:
         fields.append(Field(1, "", builder.text(tensor.doc_string)))
     fields.append(Field(2, "", builder.int64s(tensor.dims)))
     fields.append(Field(3, "i", tensor.data_type))
-    if tensor.offset >= 0:
+    if tensor.strings is not None:
+        texts = [builder.text(item) for item in tensor.strings]
+        fields.append(Field(5, "", builder.references(texts)))
+    elif tensor.offset >= 0:
         fields.append(Field(6, "q", tensor.offset))
     elif tensor.data is not None:
         data = builder.data(tensor.data)

@@ -100,7 +100,7 @@ class FileSource(Source):
         return self._blocks[index]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span:
     """``nbytes`` bytes of a source: a tensor's data, not read yet."""
 
@@ -147,10 +147,7 @@ def refuse_special(path: str) -> None:
     """FileNotFoundError for a missing path, CheckpointError for what is no regular file."""
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
-        raise CheckpointError(
-            f"checkpoint '{path}' is a folder: the folder format of older releases (before 1.15) "
-            "or a wrong path; expected one file; write it again with onnxruntime-training 1.15-1.19"
-        )
+        raise CheckpointError(f"checkpoint '{path}' is a folder, expected a regular file")
     if not stat.S_ISREG(mode):
         raise CheckpointError(f"checkpoint '{path}' is a device or a pipe, expected a regular file")
 

@@ -15,6 +15,9 @@ from edge_train.checkpoint.source import Source, Span
 from edge_train.errors import CheckpointCorrupt
 
 MAX_TABLES = 1_000_000  # the limit of the FlatBuffers verifier
+# an object in memory is larger than in the file: so many may be had, further ones need more bytes
+_FREE_OBJECTS, _BYTES_AN_OBJECT = 65_536, 24
+_TABLE, _STRING = 4, 1  # what counts as how many objects
 MAX_FILE = 2**31 - 1  # offsets reach no further in a valid buffer
 _SHARING = 4  # bytes may be referred to this many times on average (shared strings are legal)
 
@@ -30,7 +33,7 @@ class Reader:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.size = source.size
-        self._tables_left = min(MAX_TABLES, self.size // 8)
+        self._objects_left = min(_TABLE * MAX_TABLES, _FREE_OBJECTS + self.size // _BYTES_AN_OBJECT)
         self._bytes_left = _SHARING * self.size
 
     def fail(self, offset: int, what: str) -> NoReturn:
@@ -63,11 +66,15 @@ class Reader:
         if self._bytes_left < 0:
             self.fail(offset, f"{what} and others before it share the same bytes too often")
 
+    def count(self, offset: int, objects: int, what: str) -> None:
+        """Count objects that stay in memory against the budget."""
+        self._objects_left -= objects
+        if self._objects_left < 0:
+            self.fail(offset, f"more tables than a file of {self.size} bytes can need ({what})")
+
     def table(self, offset: int, what: str) -> Table:
         """The table at ``offset`` with its vtable checked."""
-        self._tables_left -= 1
-        if self._tables_left < 0:
-            self.fail(offset, f"more tables than {min(MAX_TABLES, self.size // 8)} ({what})")
+        self.count(offset, _TABLE, what)
         vtable = offset - int(self.unpack(_I32, offset, what))
         if vtable < 0:
             self.fail(offset, f"the vtable of {what} lies before the file")
@@ -106,8 +113,9 @@ class Table:
     def _vector(self, slot: int, width: int, field: str) -> tuple[int, int] | None:
         """Start and element count of a vector whose bytes are all inside the file."""
         place = self._place(slot)
-        if place is None:
-            return None
+        return None if place is None else self._vector_at(place, width, field)
+
+    def _vector_at(self, place: int, width: int, field: str) -> tuple[int, int]:
         what = f"{field} of {self.what}"
         start = place + int(self.reader.unpack(_U32, place, what))
         count = int(self.reader.unpack(_U32, start, what))
@@ -117,10 +125,11 @@ class Table:
 
     def text(self, slot: int, field: str) -> str | None:
         """A UTF-8 string."""
-        found = self._vector(slot, 1, field)
-        if found is None:
-            return None
-        start, count = found
+        place = self._place(slot)
+        return None if place is None else self._text_at(place, field)
+
+    def _text_at(self, place: int, field: str) -> str:
+        start, count = self._vector_at(place, 1, field)
         self.reader.need(start, count + 1, f"{field} of {self.what}")
         data = self.reader.source.read(start, count + 1)
         if data[-1]:
@@ -129,6 +138,15 @@ class Table:
             return data[:-1].decode("utf-8")
         except UnicodeDecodeError as error:
             self.reader.fail(start + error.start, f"{field} of {self.what} is not UTF-8")
+
+    def texts(self, slot: int, field: str) -> tuple[str, ...] | None:
+        """A vector of UTF-8 strings; each counts as a table."""
+        found = self._vector(slot, 4, field)
+        if found is None:
+            return None
+        start, count = found
+        self.reader.count(start, count * _STRING, f"{field} of {self.what}")
+        return tuple(self._text_at(start + 4 * i, f"{field}[{i}]") for i in range(count))
 
     def span(self, slot: int, field: str) -> Span | None:
         """A byte vector, not read."""

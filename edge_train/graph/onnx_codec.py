@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 
 from edge_train.errors import ArtifactError
 from edge_train.graph import external_data, ir
-from edge_train.graph.onnx_reader import read_model
-from edge_train.graph.onnx_schema import ModelProto
+from edge_train.graph.onnx_reader import read_model, read_tensor
+from edge_train.graph.onnx_schema import ModelProto, TensorProto
 from edge_train.graph.onnx_writer import write_model
 
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
@@ -37,6 +37,16 @@ def load(source: Source) -> ir.Model:
 def decode(data: bytes) -> ir.Model:
     """The model in the bytes of an ONNX file, external data left alone; ArtifactError."""
     return _decode(data, "the model")
+
+
+def decode_tensor(data: bytes) -> ir.Tensor:
+    """The tensor in the bytes of a TensorProto, external data left alone; ArtifactError."""
+    message = TensorProto()
+    try:
+        message.ParseFromString(data)
+        return read_tensor(message)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"the bytes are not a TensorProto ({error})") from error
 
 
 def _read(path: Path) -> bytes:

@@ -42,7 +42,7 @@ def _graph(message: Any, types: dict[bytes, TypeInfo]) -> ir.Graph:
     name = message.name.decode()
     initializers: dict[str, ir.Tensor] = {}
     for item in message.initializer:
-        tensor = _tensor(item)
+        tensor = read_tensor(item)
         if tensor.name in initializers:
             raise ArtifactError(f"graph '{name}' has two initializers named '{tensor.name}'")
         initializers[tensor.name] = tensor
@@ -104,13 +104,14 @@ def _attribute_value(kind: int, value: Any, types: dict[bytes, TypeInfo]) -> Any
     if kind < ir.TENSOR:
         return value
     if kind == ir.TENSOR:
-        return _tensor(value)
+        return read_tensor(value)
     if kind == ir.GRAPH:
         return _graph(value, types)
     return tuple([_attribute_value(kind - (ir.FLOATS - ir.FLOAT), item, types) for item in value])
 
 
-def _tensor(message: Any) -> ir.Tensor:
+def read_tensor(message: Any) -> ir.Tensor:
+    """The tensor of a TensorProto; UnicodeDecodeError."""
     name, dims, data_type = message.name.decode(), tuple(message.dims), message.data_type
     fields = ["name", "dims", "data_type"]
     external: tuple[tuple[str, str], ...] = ()
@@ -133,7 +134,7 @@ def _tensor(message: Any) -> ir.Tensor:
 
 def _typed_bytes(items: Any, data_type: int, item_type: str) -> bytes:
     wide = {"f": np.float64, "i": np.int64, "u": np.uint64 if item_type == "<u8" else np.int64}
-    values = np.array(list(items), dtype=wide[item_type[1]])
+    values = np.fromiter(items, wide[item_type[1]], len(items))
     if data_type == dtypes.BOOL:
         values = values != 0
     return values.astype(item_type).tobytes()

@@ -88,6 +88,7 @@ def _class_of(descriptor: Any, pool: Any) -> Any:
 
 _CLASSES = _classes()
 ModelProto: Any = _CLASSES["Model"]
+TensorProto: Any = _CLASSES["Tensor"]
 TypeProto: Any = _CLASSES["Type"]
 
 EXTERNAL = 1  # TensorProto.DataLocation
