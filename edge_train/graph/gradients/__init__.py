@@ -1,9 +1,17 @@
 """Host side: forward op -> gradient nodes, one module a family."""
 
-from edge_train.graph.gradients import activations, arithmetic, linear, losses
+from edge_train.graph.gradients import (
+    activations,
+    arithmetic,
+    dropout,
+    indexing,
+    layout,
+    linear,
+    losses,
+)
 from edge_train.graph.gradients.registry import NO_GRADIENT, REFUSED, RULES, Entry, key_of
 
 __all__ = ["NO_GRADIENT", "REFUSED", "RULES", "Entry", "key_of"]
 
 # importing a family registers its rules
-_FAMILIES = (activations, arithmetic, linear, losses)
+_FAMILIES = (activations, arithmetic, dropout, indexing, layout, linear, losses)
