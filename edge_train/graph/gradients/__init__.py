@@ -8,10 +8,11 @@ from edge_train.graph.gradients import (
     layout,
     linear,
     losses,
+    reductions,
 )
 from edge_train.graph.gradients.registry import NO_GRADIENT, REFUSED, RULES, Entry, key_of
 
 __all__ = ["NO_GRADIENT", "REFUSED", "RULES", "Entry", "key_of"]
 
 # importing a family registers its rules
-_FAMILIES = (activations, arithmetic, dropout, indexing, layout, linear, losses)
+_FAMILIES = (activations, arithmetic, dropout, indexing, layout, linear, losses, reductions)
