@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from edge_train.kernels import blocks, jit, reference
+from edge_train.kernels import blocks, jit, native, reference
 from edge_train.kernels.contract import Steps
 
 VARIABLE = "EDGE_TRAIN_KERNELS"
 
-# "auto" is the NumPy backend: Numba costs memory and start-up time, so it is for the asking.
+
+def _best() -> Steps:
+    """The native library where there is one; Numba costs memory and start-up time: on request."""
+    return native.build() if native.library_path() else blocks.build()
+
+
 _BACKENDS: dict[str, Callable[[], Steps]] = {
-    "auto": blocks.build,
+    "auto": _best,
+    "native": native.build,
     "numpy": blocks.build,
     "numba": jit.build,
     "reference": lambda: reference.STEPS,
@@ -23,8 +29,8 @@ CHOICES = tuple(_BACKENDS)
 def select(name: str | None = None) -> Steps:
     """The backend called ``name``, or by EDGE_TRAIN_KERNELS, or "auto".
 
-    One of "auto", "numpy", "numba", "reference"; ValueError for any other, ImportError for "numba"
-    where Numba is not installed.
+    One of "auto", "native", "numpy", "numba", "reference"; ValueError for any other, ImportError
+    for "numba" where Numba is not installed, NativeError for "native" where there is no library.
     """
     asked = name if name is not None else os.environ.get(VARIABLE) or "auto"
     if asked not in _BACKENDS:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from edge_train import kernels
-from edge_train.kernels import jit
+from edge_train.kernels import jit, native
 
 
-def test_the_default_is_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("value", [None, "", "auto"])
+@pytest.mark.parametrize(("there", "name"), [(False, "numpy"), (True, "native")])
+def test_the_default_is_the_native_library_or_numpy(
+    value: str | None, there: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("EDGE_TRAIN_KERNELS", raising=False)
-    assert kernels.select().name == "numpy"
-    monkeypatch.setenv("EDGE_TRAIN_KERNELS", "")
-    assert kernels.select().name == "numpy"
+    if value is not None:
+        monkeypatch.setenv("EDGE_TRAIN_KERNELS", value)
+    monkeypatch.setattr(native, "library_path", lambda: Path("library") if there else None)
+    monkeypatch.setattr(native, "build", lambda: SimpleNamespace(name="native"))
+    assert kernels.select().name == name
 
 
 @pytest.mark.parametrize(
-    ("value", "name"), [("auto", "numpy"), ("numpy", "numpy"), ("numba", "numba"),
-                        ("reference", "reference")]
-)  # fmt: skip
+    ("value", "name"), [("numpy", "numpy"), ("numba", "numba"), ("reference", "reference")]
+)
 def test_the_variable_chooses(value: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if value == "numba":
         pytest.importorskip("numba", reason="Numba is not installed: its backend is not tested")
@@ -31,7 +38,7 @@ def test_the_variable_chooses(value: str, name: str, monkeypatch: pytest.MonkeyP
 
 def test_an_unknown_value_is_refused_with_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGE_TRAIN_KERNELS", "cuda")
-    with pytest.raises(ValueError, match=r"'cuda'.*auto, numpy, numba, reference"):
+    with pytest.raises(ValueError, match=r"'cuda'.*auto, native, numpy, numba, reference"):
         kernels.select()
 
 

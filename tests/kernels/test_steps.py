@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from edge_train.kernels import AdamWScalars, Steps, adamw_scalars, select
+from edge_train.kernels import AdamWScalars, Steps, adamw_scalars, native, select
 from edge_train.kernels.blocks import BLOCK
 from edge_train.kernels.contract import Floats
 
@@ -23,10 +23,12 @@ SETTINGS = {
 ORDERS = {"mode 0": (0, True), "mode 1": (1, True), "mode 1, no correction": (1, False)}
 
 
-@pytest.fixture(scope="module", params=["numpy", "numba", "reference"])
+@pytest.fixture(scope="module", params=["native", "numpy", "numba", "reference"])
 def backend(request: pytest.FixtureRequest) -> Steps:
     if request.param == "numba":
         pytest.importorskip("numba", reason="Numba is not installed: its backend is not tested")
+    if request.param == "native" and native.library_path() is None:
+        pytest.skip("no native library: tools/build_kernels.py makes it")
     return select(request.param)
 
 
