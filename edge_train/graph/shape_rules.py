@@ -72,19 +72,19 @@ def axes_of(s: Shapes, node: ir.Node) -> tuple[int, ...] | None:
 # --- outputs like inputs -----------------------------------------------------------------------
 
 _LIKE_FIRST = """
-Abs Acos Acosh Asin Asinh Atan Atanh BiasGelu BitwiseNot Ceil Celu Clip Cos Cosh CumSum Elu Erf
-Exp FastGelu Floor Gelu GroupNormalization HardSigmoid HardSwish Hardmax Identity
-InPlaceAccumulator InstanceNormalization LRN LeakyRelu Log LogSoftmax LpNormalization
-MeanVarianceNormalization Mish Neg Not PRelu PassThrough QuickGelu Reciprocal Relu ReverseSequence
-Round Scale Scatter ScatterElements ScatterND Selu Shrink Sigmoid Sign Sin Sinh Softmax Softplus
-Softsign Sqrt Tan Tanh ThresholdedRelu Trilu ZeroGradient DropoutGrad FakeQuantGrad
+Abs Acos Acosh Asin Asinh Atan Atanh BiasGelu BiasSoftmax BitmaskDropoutGrad BitwiseNot Ceil Celu
+Clip Cos Cosh CumSum DropoutGrad Elu Erf Exp FakeQuantGrad FastGelu Floor Gelu GroupNormalization
+HardSigmoid HardSwish Hardmax Identity InPlaceAccumulator InstanceNormalization LRN LeakyRelu Log
+LogSoftmax LpNormalization MeanVarianceNormalization Mish Neg Not PRelu QuickGelu Reciprocal Relu
+ReverseSequence Round Scale Scatter ScatterElements ScatterND Selu Shrink Sigmoid Sign Sin Sinh
+Softmax SoftmaxDropoutGrad Softplus Softsign Sqrt Tan Tanh ThresholdedRelu Trilu ZeroGradient
 """
 
 _LIKE_SECOND = """
 BiasFastGeluGrad_dX BiasGeluGrad_dX FastGeluGrad GeluGrad LeakyReluGrad LogSoftmaxGrad
 LogSoftmaxGrad_13 QuickGeluGrad ReluGrad SigmoidGrad SoftmaxCrossEntropyGrad
 SoftmaxCrossEntropyLossGrad SoftmaxCrossEntropyLossInternalGrad SoftmaxGrad SoftmaxGrad_13
-SparseSoftmaxCrossEntropyGrad TanhGrad
+ResizeGrad SparseSoftmaxCrossEntropyGrad TanhGrad
 """
 
 # op -> for each output the input that it has the type and dims of
@@ -97,6 +97,7 @@ _LIKE: dict[str, tuple[int, ...]] = {
         _LIKE_SECOND.split(),
         (1,),
     ),
+    "BatchScale": (0, 0, 0),
     "BatchNormalization": (0, 3, 4, 3, 4),
     "BatchNormInternal": (0, 3, 4, 3, 4),
     "BatchNormalizationGrad": (1, 2, 2),
@@ -118,9 +119,38 @@ def _like_inputs(s: Shapes, node: ir.Node) -> Facts:
 RULES.update(dict.fromkeys(_LIKE, _like_inputs))
 
 
-@rule("Dropout", "FakeQuant")
+@rule("Group")
+def _done(s: Shapes, node: ir.Node) -> Facts:
+    return [(dtypes.BOOL, (1,))]
+
+
+@rule("PassThrough")
+def _each_like_its_input(s: Shapes, node: ir.Node) -> Facts:
+    return [like(s, name) for name in node.inputs]
+
+
+@rule("BiasDropout", "Dropout", "FakeQuant")
 def _with_mask(s: Shapes, node: ir.Node) -> Facts:
     return [like(s, node.input(0)), (dtypes.BOOL, s.dims(node.input(0)))]
+
+
+@rule("BitmaskBiasDropout", "BitmaskDropout")
+def _with_packed_mask(s: Shapes, node: ir.Node) -> Facts:
+    return [like(s, node.input(0)), (dtypes.UINT32, (None,))]
+
+
+@rule("BiasSoftmaxDropout")
+def _bias_softmax_dropout(s: Shapes, node: ir.Node) -> Facts:
+    x = like(s, node.input(0))
+    return [x, (dtypes.BOOL, x[1]), x]
+
+
+@rule("MixedPrecisionScale")
+def _mixed_precision_scale(s: Shapes, node: ir.Node) -> Facts:
+    kind = node.attr("to")
+    if node.attr("fuse_outputs", 0):
+        return [(kind, (None,))]
+    return [(kind, s.dims(name)) for name in node.inputs[1:]]
 
 
 @rule("InPlaceAccumulatorV2")
@@ -154,7 +184,7 @@ def _broadcast_inputs(s: Shapes, node: ir.Node) -> Dims | None:
 
 
 _ARITHMETIC = """
-Add BitShift BitwiseAnd BitwiseOr BitwiseXor Div Max Mean Min Mod Mul Pow Sub Sum
+Add BitShift BitwiseAnd BitwiseOr BitwiseXor Div Max Mean Min Mod Mul Pow ScaledSum Sub Sum
 """
 
 
@@ -168,7 +198,7 @@ def _compare(s: Shapes, node: ir.Node) -> Facts:
     return [(dtypes.BOOL, _broadcast_inputs(s, node))]
 
 
-@rule("IsInf", "IsNaN")
+@rule("IsFinite", "IsInf", "IsNaN")
 def _test(s: Shapes, node: ir.Node) -> Facts:
     return [(dtypes.BOOL, s.dims(node.input(0)))]
 
@@ -287,55 +317,6 @@ def _expand(s: Shapes, node: ir.Node) -> Facts:
     return [(elem_type, broadcast([dims, target]))]
 
 
-# --- reductions --------------------------------------------------------------------------------
-
-
-_REDUCTIONS = """
-ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
-ReduceSumSquare ReduceSumTraining
-"""
-
-
-@rule(*_REDUCTIONS.split())
-def _reduce(s: Shapes, node: ir.Node) -> Facts:
-    elem_type, dims = like(s, node.input(0))
-    axes, keep = axes_of(s, node), node.attr("keepdims", 1)
-    if dims is None:
-        return [(elem_type, None)]
-    if axes is None and node.input(1):  # known at run time only
-        return [(elem_type, (None,) * len(dims) if keep else None)]
-    if not axes and node.attr("noop_with_empty_axes", 0):
-        return [(elem_type, dims)]
-    gone = {axis_of(axis, len(dims)) for axis in axes or range(len(dims))}
-    reduced = [1 if i in gone else dim for i, dim in enumerate(dims)]
-    kept = [dim for i, dim in enumerate(dims) if i not in gone]
-    return [(elem_type, tuple(reduced if keep else kept))]
-
-
-@rule("ArgMax", "ArgMin")
-def _arg(s: Shapes, node: ir.Node) -> Facts:
-    dims = s.dims(node.input(0))
-    if dims is None:
-        return [(dtypes.INT64, None)]
-    axis = axis_of(node.attr("axis", 0), len(dims))
-    middle = (1,) if node.attr("keepdims", 1) else ()
-    return [(dtypes.INT64, (*dims[:axis], *middle, *dims[axis + 1 :]))]
-
-
-@rule("TopK")
-def _top_k(s: Shapes, node: ir.Node) -> Facts:
-    elem_type, dims = like(s, node.input(0))
-    if dims is not None:
-        axis, count = axis_of(node.attr("axis", -1), len(dims)), s.contents(node.input(1))
-        dims = (*dims[:axis], count[0] if count else None, *dims[axis + 1 :])
-    return [(elem_type, dims), (dtypes.INT64, dims)]
-
-
-@rule("ReduceAllL2")
-def _scalar(s: Shapes, node: ir.Node) -> Facts:
-    return [(s.elem_type(node.input(0)), ())]
-
-
-@rule("NonZero")
-def _non_zero(s: Shapes, node: ir.Node) -> Facts:
-    return [(dtypes.INT64, (s.rank(node.input(0)), None))]
+@rule("View")
+def _view(s: Shapes, node: ir.Node) -> Facts:
+    return [_by_shape(s, s.elem_type(node.input(0)), name)[0] for name in node.inputs[1:]]

@@ -200,6 +200,23 @@ def _gather_nd(s: Shapes, node: ir.Node) -> Facts:
     return [(elem_type, (*indices[:-1], *dims[node.attr("batch_dims", 0) + indices[-1] :]))]
 
 
+@rule("PadAndUnflatten")
+def _pad_and_unflatten(s: Shapes, node: ir.Node) -> Facts:
+    elem_type, x = like(s, node.input(0))
+    rest = None if x is None else x[1:]
+    dims, length = s.contents(node.input(2)), None if x is None else (len(x),)
+    whole = None if rest is None else (*(dims or (None, None)), *rest)
+    return [(elem_type, whole), (dtypes.INT64, length)]
+
+
+@rule("FlattenAndUnpad")
+def _flatten_and_unpad(s: Shapes, node: ir.Node) -> Facts:
+    elem_type, x = like(s, node.input(0))
+    indices = s.dims(node.input(1))
+    dims = None if x is None or indices is None else (*indices, *x[2:])
+    return [(elem_type, dims), (dtypes.INT64, (2,))]
+
+
 @rule("Tile")
 def _tile(s: Shapes, node: ir.Node) -> Facts:
     elem_type, dims = like(s, node.input(0))
@@ -245,3 +262,26 @@ def _one_hot(s: Shapes, node: ir.Node) -> Facts:
 def _same_rank(s: Shapes, node: ir.Node) -> Facts:
     elem_type, dims = like(s, node.input(0))
     return [(elem_type, None if dims is None else (dims[0], *(None,) * (len(dims) - 1)))]
+
+
+@rule("Compress")
+def _compress(s: Shapes, node: ir.Node) -> Facts:
+    elem_type, dims = like(s, node.input(0))
+    axis = node.attr("axis")
+    if axis is None:
+        return [(elem_type, (None,))]
+    if dims is None:
+        return [(elem_type, None)]
+    axis = axis_of(axis, len(dims))
+    return [(elem_type, (*dims[:axis], None, *dims[axis + 1 :]))]
+
+
+@rule("CenterCropPad")
+def _center_crop_pad(s: Shapes, node: ir.Node) -> Facts:
+    elem_type, dims = like(s, node.input(0))
+    if dims is None:
+        return [(elem_type, None)]
+    axes = [axis_of(axis, len(dims)) for axis in node.attr("axes") or range(len(dims))]
+    sizes = s.contents(node.input(1)) or (None,) * len(axes)
+    made = dict(zip(axes, sizes, strict=True))
+    return [(elem_type, tuple([made.get(i, dim) for i, dim in enumerate(dims)]))]

@@ -13,7 +13,12 @@ import numpy as np
 
 from edge_train import dtypes
 from edge_train.errors import ArtifactError
-from edge_train.graph import ir, shape_rules_layers, shape_rules_layout  # noqa: F401 (register)
+from edge_train.graph import (  # noqa: F401 (importing them registers their rules)
+    ir,
+    shape_rules_layers,
+    shape_rules_layout,
+    shape_rules_reductions,
+)
 from edge_train.graph.shape_rules import RULES
 
 Dims: TypeAlias = "tuple[ir.Dim, ...]"

@@ -25,6 +25,7 @@ Arrays = Mapping[str, Array]
 TOLERANCE = 1e-5
 
 #: why a row is not compared with the reference's kernel
+NO_KERNEL = "no CPU kernel there"
 WRONG_IN_REFERENCE = "the reference is wrong here (docs/differences.md)"
 
 

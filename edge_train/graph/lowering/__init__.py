@@ -4,10 +4,15 @@ from edge_train.graph.lowering import (
     activations,
     arithmetic,
     convolution,
+    dropouts,
     indexing,
+    legacy_losses,
     losses,
     normalization,
     pooling,
+    quantization,
+    scattering,
+    tensor_lists,
 )
 from edge_train.graph.lowering.builder import LabelRange
 from edge_train.graph.lowering.driver import Lowered, LoweringRefused, accumulating, lower
@@ -20,8 +25,13 @@ _FAMILIES = (
     activations,
     arithmetic,
     convolution,
+    dropouts,
     indexing,
+    legacy_losses,
     losses,
     normalization,
     pooling,
+    quantization,
+    scattering,
+    tensor_lists,
 )

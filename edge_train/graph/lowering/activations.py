@@ -6,6 +6,7 @@ Every formula takes dy, the gradient of the output, and gives dx (reference/ops.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -61,6 +62,21 @@ def quick_gelu(b: Builder, node: ir.Node) -> str:
 def gelu_grad(b: Builder, node: ir.Node) -> str:
     """dy * (Phi(x) + x phi(x)) with the normal distribution's Phi and density phi."""
     dy, x = node.inputs
+    return _gelu_slope(b, dy, x)
+
+
+@lowers("BiasGelu", float_only=True)
+def bias_gelu(b: Builder, node: ir.Node) -> str:
+    return b.op("Gelu", b.add(*node.inputs))
+
+
+@lowers("BiasGeluGrad_dX", float_only=True)
+def bias_gelu_grad(b: Builder, node: ir.Node) -> str:
+    dy, x, bias = node.inputs
+    return _gelu_slope(b, dy, b.add(x, bias))
+
+
+def _gelu_slope(b: Builder, dy: str, x: str) -> str:
     cdf = b.mul(b.add(b.op("Erf", b.mul(x, math.sqrt(0.5))), 1.0), 0.5)
     density = b.mul(b.exp(b.mul(b.mul(x, x), -0.5)), 1.0 / math.sqrt(2.0 * math.pi))
     return b.mul(dy, b.add(cdf, b.mul(x, density)))
@@ -70,6 +86,16 @@ def gelu_grad(b: Builder, node: ir.Node) -> str:
 def fast_gelu_grad(b: Builder, node: ir.Node) -> str:
     """u = k (x + c x^3), t = tanh u: dy (1/2 (1+t) + 1/2 x (1-t^2) k (1 + 3 c x^2))."""
     dy, x = node.inputs[:2]
+    return _fast_gelu_slope(b, dy, b.add(x, node.input(2)) if node.input(2) else x)
+
+
+@lowers("BiasFastGeluGrad_dX")
+def bias_fast_gelu_grad(b: Builder, node: ir.Node) -> str:
+    dy, x, bias = node.inputs
+    return _fast_gelu_slope(b, dy, b.add(x, bias))
+
+
+def _fast_gelu_slope(b: Builder, dy: str, x: str) -> str:
     k, c = math.sqrt(2.0 / math.pi), 0.044715
     square = b.mul(x, x)
     t = b.op("Tanh", b.mul(x, b.add(b.mul(square, k * c), k)))
@@ -90,23 +116,52 @@ def quick_gelu_grad(b: Builder, node: ir.Node) -> str:
 @lowers("SoftmaxGrad_13")
 def softmax_grad(b: Builder, node: ir.Node) -> str:
     dy, y = node.inputs
-    total = b.sum(b.mul(dy, y), [node.attr("axis", -1)])
-    return b.mul(y, b.sub(dy, total))
+    return softmax_slope(b, dy, y, [node.attr("axis", -1)])
+
+
+@lowers("SoftmaxGrad")
+def legacy_softmax_grad(b: Builder, node: ir.Node) -> str:
+    """Opset < 13: one softmax over all axes from ``axis`` on."""
+    dy, y = node.inputs
+    return softmax_slope(b, dy, y, _axes_from(b, node))
+
+
+def softmax_slope(b: Builder, dy: str, y: str, axes: Sequence[int]) -> str:
+    """y (dy - sum of dy y over the softmax's axes)."""
+    return b.mul(y, b.sub(dy, b.sum(b.mul(dy, y), axes)))
 
 
 @lowers("LogSoftmaxGrad_13")
 def log_softmax_grad(b: Builder, node: ir.Node) -> str:
     dy, y = node.inputs
-    return b.sub(dy, b.mul(b.exp(y), b.sum(dy, [node.attr("axis", -1)])))
+    return _log_softmax_slope(b, dy, y, [node.attr("axis", -1)])
+
+
+@lowers("LogSoftmaxGrad")
+def legacy_log_softmax_grad(b: Builder, node: ir.Node) -> str:
+    dy, y = node.inputs
+    return _log_softmax_slope(b, dy, y, _axes_from(b, node))
+
+
+def _log_softmax_slope(b: Builder, dy: str, y: str, axes: Sequence[int]) -> str:
+    return b.sub(dy, b.mul(b.exp(y), b.sum(dy, axes)))
+
+
+def _axes_from(b: Builder, node: ir.Node) -> range:
+    rank, axis = b.rank(node.inputs[1]), node.attr("axis", 1)
+    return range(axis + rank if axis < 0 else axis, rank)
 
 
 @lowers("DropoutGrad")
 def dropout_grad(b: Builder, node: ir.Node) -> str:
-    """mask ? dy / (1 - ratio) : 0; in inference mode the mask is all true and nothing is scaled."""
     dy, mask = node.inputs[:2]
-    ratio = node.input(2) or b.scalar(0.5, dy)
+    return dropped(b, dy, mask, node.input(2), node.input(3))
+
+
+def dropped(b: Builder, dy: str, mask: str, ratio: str, mode: str) -> str:
+    """mask ? dy / (1 - ratio) : 0; in inference mode the mask is all true and nothing is scaled."""
+    ratio = ratio or b.scalar(0.5, dy)
     scale = b.div(1.0, b.sub(1.0, b.cast_like(ratio, dy)))
-    mode = node.input(3)
     if mode:
         training = b.constant_value(mode)
         if training is None:

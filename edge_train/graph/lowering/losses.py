@@ -21,7 +21,7 @@ _VALUE_PRESERVING = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Fla
 
 
 @dataclass(frozen=True)
-class _Targets:
+class Targets:
     """Safe class indices: ``index`` has the logits' rank with size 1 on axis 1."""
 
     index: str
@@ -56,36 +56,54 @@ def _ignored_attribute(b: Builder, node: ir.Node, labels: str) -> str:
     return "" if ignored is None else b.scalar(ignored, labels)
 
 
+@lowers("NegativeLogLikelihoodLossInternal", "NegativeLogLikelihoodLossInternal2")
+def negative_log_likelihood(b: Builder, node: ir.Node) -> str:
+    return _likelihood(b, node, node.inputs[0], node.input(3))
+
+
 def _loss(b: Builder, node: ir.Node, ignored: str) -> tuple[str, str]:
-    logits, labels = node.inputs[:2]
+    logits = node.inputs[0]
     log_prob = b.op("LogSoftmax", logits, axis=1)
     b.shapes.set(log_prob, b.elem_type(logits), b.dims(logits))
-    targets = _targets(b, log_prob, labels, node.input(2), ignored, check=True)
+    return _likelihood(b, node, log_prob, ignored), log_prob
+
+
+def _likelihood(b: Builder, node: ir.Node, log_prob: str, ignored: str) -> str:
+    targets = _targets(b, log_prob, node.inputs[1], node.input(2), ignored, check=True)
+    return reduced_loss(b, log_prob, targets, node.attr("reduction", "mean"))
+
+
+def reduced_loss(b: Builder, log_prob: str, targets: Targets, reduction: str) -> str:
+    """-w log_prob[label] of every label, or their sum, or their weighted mean."""
     picked = b.op("GatherElements", log_prob, targets.index, axis=1)
     if targets.weight is not None:
         picked = b.mul(picked, targets.weight)
-    reduction = node.attr("reduction", "mean")
     if reduction == "none":
-        return b.neg(b.op("Squeeze", picked, b.ints(1))), log_prob
+        return b.neg(b.op("Squeeze", picked, b.ints(1)))
     if reduction == "sum":
-        return b.neg(b.op("ReduceSum", picked, keepdims=0)), log_prob
+        return b.neg(b.op("ReduceSum", picked, keepdims=0))
     if targets.weight is None:
-        return b.neg(b.op("ReduceMean", picked, keepdims=0)), log_prob
+        return b.neg(b.op("ReduceMean", picked, keepdims=0))
     total = b.op("ReduceSum", picked, keepdims=0)
-    return b.neg(b.div(total, _weight_sum(b, targets.weight))), log_prob
+    return b.neg(b.div(total, _weight_sum(b, targets.weight)))
 
 
 def _gradient(b: Builder, node: ir.Node, ignored: str) -> str:
     dy, log_prob, labels = node.inputs[:3]
     dy = b.cast_like(dy, log_prob)  # the seed of the loss is float32 in every model
     targets = _targets(b, log_prob, labels, node.input(3), ignored, check=False)
+    return loss_gradient(b, dy, log_prob, targets, node.attr("reduction", "mean"))
+
+
+def loss_gradient(b: Builder, dy: str, log_prob: str, targets: Targets, reduction: str) -> str:
+    """(p - onehot) times what each label's row is worth."""
     p = b.exp(log_prob)
     at_label = b.sub(b.op("GatherElements", p, targets.index, axis=1), 1.0)
     distance = b.op("ScatterElements", p, targets.index, at_label, axis=1)
-    return b.mul(distance, _factor(b, node.attr("reduction", "mean"), dy, targets))
+    return b.mul(distance, _factor(b, reduction, dy, targets))
 
 
-def _factor(b: Builder, reduction: str, dy: str, targets: _Targets) -> str:
+def _factor(b: Builder, reduction: str, dy: str, targets: Targets) -> str:
     """What each label's row of (p - onehot) is multiplied by."""
     if reduction == "none":
         dy = b.op("Unsqueeze", dy, b.ints(1))
@@ -104,17 +122,17 @@ def _weight_sum(b: Builder, weight: str) -> str:
 
 def _targets(
     b: Builder, log_prob: str, labels: str, weight: str, ignored: str, check: bool
-) -> _Targets:
+) -> Targets:
     kind = b.elem_type(labels)
     is_ignored = b.equal(labels, b.cast(ignored, kind)) if ignored else ""
     safe = b.where(is_ignored, 0, labels) if ignored else labels
-    safe = _bounded(b, log_prob, labels, safe, ignored, check)
+    safe = bounded(b, log_prob, labels, safe, ignored, check)
     per_label = b.op("Gather", weight, safe, axis=0) if weight else ""
     if ignored:
         one = per_label or b.scalar(1.0, log_prob)
         per_label = b.where(is_ignored, b.scalar(0.0, log_prob), one)
     index = _with_class_axis(b, log_prob, labels, safe)
-    return _Targets(index, _with_class_axis(b, log_prob, labels, per_label) if per_label else None)
+    return Targets(index, _with_class_axis(b, log_prob, labels, per_label) if per_label else None)
 
 
 def _with_class_axis(b: Builder, log_prob: str, labels: str, values: str) -> str:
@@ -134,7 +152,7 @@ def _with_class_axis(b: Builder, log_prob: str, labels: str, values: str) -> str
     return b.op("Reshape", values, shape)
 
 
-def _bounded(b: Builder, log_prob: str, labels: str, safe: str, ignored: str, check: bool) -> str:
+def bounded(b: Builder, log_prob: str, labels: str, safe: str, ignored: str, check: bool) -> str:
     """Class indices that are safe to gather with; the range is checked outside where it can be.
 
     Labels that a user feeds are checked before the run. Computed labels, or a class count known

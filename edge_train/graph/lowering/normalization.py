@@ -123,9 +123,21 @@ def _values_per_channel(b: Builder, x: str, scale: str) -> float | str:
 @lowers("LayerNormalizationGrad")
 def layer_normalization_grad(b: Builder, node: ir.Node) -> tuple[str, ...]:
     """dX, dScale, dB of a layer normalisation over the axes from ``axis`` on."""
-    dy, x, scale, *stats = node.inputs
+    x, *stats = node.inputs[1], *node.inputs[3:]
     mean, inv_std = (b.cast_like(name, x) for name in stats)  # float32 beside a double x
-    xhat = b.mul(b.sub(x, mean), inv_std)
+    return _layer_gradients(b, node, b.mul(b.sub(x, mean), inv_std), inv_std)
+
+
+@lowers("InvertibleLayerNormalizationGrad")
+def invertible_layer_normalization_grad(b: Builder, node: ir.Node) -> tuple[str, ...]:
+    """The same from the output: x_hat = (Y - bias) / scale."""
+    _, y, scale, bias, inv_std = node.inputs
+    xhat = b.div(b.sub(y, bias), scale)
+    return _layer_gradients(b, node, xhat, b.cast_like(inv_std, y))
+
+
+def _layer_gradients(b: Builder, node: ir.Node, xhat: str, inv_std: str) -> tuple[str, ...]:
+    dy, x, scale = node.inputs[:3]
     over, batch = _split_axes(b, node, x)
     dx = ""
     if node.output(0):

@@ -64,6 +64,26 @@ def forward_row(name: str, op: str, formula: Formula, bias: bool = False, **attr
     return Row(name, nodes, feeds, {"y": formula(total)}, sized=("b",))
 
 
+def bias_gradient_row(name: str, op: str, formula: Formula) -> Row:
+    """dX = formula(dY, X + B)."""
+    dy, x, bias = normals(25, _SHAPE, _SHAPE, _SHAPE[-1:])
+    expected = formula(dy.astype(np.float64), x.astype(np.float64) + bias)
+    feeds = {"dy": dy, "x": x, "b": bias}
+    return Row(name, (node(op, "dy x b", "dx"),), feeds, {"dx": expected}, sized=("b",))
+
+
+def legacy_softmax_row(
+    name: str, op: str, axis: int | None = None, shape: tuple[int, ...] = _SHAPE
+) -> Row:
+    """SoftmaxGrad and LogSoftmaxGrad: the input seen as (before axis, axis and behind)."""
+    first = (1 if axis is None else axis) % len(shape)
+    rows = (int(np.prod(shape[:first])), int(np.prod(shape[first:])))
+    row = softmax_row(name, op, 1, rows)
+    dx = row.expected["dx"].reshape(shape)
+    feeds = {key: value.reshape(shape) for key, value in row.feeds.items()}
+    return Row(name, (node(op, "dy v", "dx", axis=axis),), feeds, {"dx": dx})
+
+
 def softmax_row(
     name: str, op: str, axis: int | None = None, shape: tuple[int, ...] = _SHAPE
 ) -> Row:
@@ -151,6 +171,22 @@ _ROWS: dict[str, Callable[[str], Row]] = {
     "FastGelu: bias": partial(forward_row, op="FastGelu", formula=_tanh_gelu, bias=True),
     "QuickGelu": partial(forward_row, op="QuickGelu", formula=_quick(1.702)),
     "QuickGelu: alpha 1": partial(forward_row, op="QuickGelu", formula=_quick(1.0), alpha=1.0),
+    "BiasGelu": partial(forward_row, op="BiasGelu", formula=_gelu, bias=True),
+    "BiasGeluGrad_dX": partial(bias_gradient_row, op="BiasGeluGrad_dX", formula=_slope(_gelu)),
+    "BiasFastGeluGrad_dX": partial(
+        bias_gradient_row, op="BiasFastGeluGrad_dX", formula=_slope(_tanh_gelu)
+    ),
+    **{
+        f"{op}{rest}": partial(legacy_softmax_row, op=op, **options)
+        for op in ("SoftmaxGrad", "LogSoftmaxGrad")
+        for rest, options in {
+            "": {},
+            ": axis 0": {"axis": 0},
+            ": axis 2": {"axis": 2},
+            ": axis -2": {"axis": -2, "shape": (2, 3, 4, 5)},
+            ": rank 2": {"shape": (4, 9)},
+        }.items()
+    },
     "DropoutGrad": dropout_row,
     "DropoutGrad: ratio absent": partial(dropout_row, ratio=None),
     "DropoutGrad: ratio 0": partial(dropout_row, ratio=0.0),

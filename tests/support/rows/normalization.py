@@ -126,6 +126,24 @@ def layer_norm_grad_row(
     )
 
 
+def invertible_row(name: str, shape: Sizes, axis: int = -1) -> Row:
+    """InvertibleLayerNormalizationGrad: what LayerNormalizationGrad gives, told from Y."""
+    row = layer_norm_grad_row(name, shape, axis)
+    x, dy, scale, mean, inv_std = (row.feeds[k] for k in ("x", "dy", "scale", "mean", "inv_std"))
+    over = tuple(range(axis % len(shape), len(shape)))
+    scale = (np.abs(scale) + 0.5).astype(np.float32)
+    (bias,) = normals(15, scale.shape)
+    y = ((x.astype(np.float64) - mean) * inv_std * scale + bias).astype(np.float32)
+    xhat = (y.astype(np.float64) - bias) / scale
+    wide, batch = dy.astype(np.float64), tuple(range(axis % len(shape)))
+    g = wide * scale
+    rest = g - g.mean(over, keepdims=True) - xhat * (g * xhat).mean(over, keepdims=True)
+    feeds = {"dy": dy, "y": y, "scale": scale, "bias": bias, "inv_std": inv_std}
+    expected = {"dx": inv_std * rest, "dscale": (wide * xhat).sum(batch), "db": wide.sum(batch)}
+    nodes = (node("InvertibleLayerNormalizationGrad", " ".join(feeds), "dx dscale db", axis=axis),)
+    return Row(name, nodes, feeds, expected, sized=("scale", "bias"), tolerance=2e-5)
+
+
 def rms_norm_row(name: str, shape: Sizes, **attrs: Any) -> Row:
     """SimplifiedLayerNormalization."""
     axis = attrs.get("axis", -1) % len(shape)
@@ -185,6 +203,8 @@ _ROWS: dict[str, Callable[[str], Row]] = {
     "LayerNormalizationGrad: affine part only": partial(
         layer_norm_grad_row, shape=(3, 4, 6), axis=-1, outputs="_ dscale db"
     ),
+    "InvertibleLayerNormalizationGrad": partial(invertible_row, shape=(3, 4, 6)),
+    "InvertibleLayerNormalizationGrad: axis 1": partial(invertible_row, shape=(3, 4, 6), axis=1),
     "SimplifiedLayerNormalization": partial(rms_norm_row, shape=(3, 4, 6)),
     "SimplifiedLayerNormalization: attributes": partial(
         rms_norm_row, shape=(3, 4, 6), axis=-2, epsilon=0.1

@@ -10,10 +10,14 @@ from support.rows import (
     activations,
     arithmetic,
     convolution,
+    dropouts,
     indexing,
+    legacy_losses,
     losses,
     normalization,
     pooling,
+    scattering,
+    tensor_lists,
 )
 
 _TABLES: list[dict[str, Callable[[], Row]]] = [
@@ -22,10 +26,14 @@ _TABLES: list[dict[str, Callable[[], Row]]] = [
         activations,
         arithmetic,
         convolution,
+        dropouts,
         indexing,
+        legacy_losses,
         losses,
         normalization,
         pooling,
+        scattering,
+        tensor_lists,
     )
 ]
 
