@@ -3,8 +3,9 @@
     .venv/bin/python tools/build_kernels.py [x86_64 aarch64 armv7] [--out edge_train/native]
 
 No C compiler: Numba types the functions (its optimizer off), llvmlite retargets and optimizes the
-module, a linker of binutils makes the shared library. ``-z defs`` proves that no symbol is left open. The files are
-the same bytes at every build; they go into the wheel as data and are never committed.
+module, a linker of binutils makes the shared library; ``-z defs`` proves that no symbol is left
+open. The files are the same bytes at every build; they go into the wheel as data and are never
+committed.
 """
 
 from __future__ import annotations
