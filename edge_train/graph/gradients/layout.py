@@ -121,7 +121,8 @@ def _mirrored(g: Gradients, node: ir.Node, dy: str) -> str:
     rank = g.rank(x)
     axes = _pad_axes(g, node, rank)
     pads = g.constant_value(node.inputs[1])
-    for place in reversed(range(len(axes))):
+    # from the last axis to the first: the sizes of the later ones are then those of the input
+    for place in sorted(range(len(axes)), key=axes.__getitem__, reverse=True):
         if pads is not None and not (pads[place] or pads[place + len(axes)]):
             continue
         axis, ends = axes[place], g.ints(place, place + len(axes))
