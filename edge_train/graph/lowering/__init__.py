@@ -13,6 +13,7 @@ from edge_train.graph.lowering import (
     quantization,
     scattering,
     tensor_lists,
+    transposed_convolution,
 )
 from edge_train.graph.lowering.builder import LabelRange
 from edge_train.graph.lowering.driver import Lowered, LoweringRefused, accumulating, lower
@@ -34,4 +35,5 @@ _FAMILIES = (
     quantization,
     scattering,
     tensor_lists,
+    transposed_convolution,
 )

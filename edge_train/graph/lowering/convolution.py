@@ -37,14 +37,15 @@ def conv_grad(b: Builder, node: ir.Node) -> tuple[str, ...]:
     """dX, dW, dB of a convolution of one to three spatial axes."""
     dy, x, w = node.inputs
     group = node.attr("group", 1)
-    window = window_of(b, node, x, _kernel_of(b, node, w))
+    window = window_of(b, node, x, kernel_of(b, node, w))
     dx = _input_gradient(b, dy, x, w, window, group) if node.output(0) else ""
-    dw = _weight_gradient(b, dy, x, w, window, group) if node.output(1) else ""
+    dw = weight_gradient(b, dy, x, w, window, group) if node.output(1) else ""
     db = b.sum(dy, (0, *window.axes), keepdims=False) if node.output(2) else ""
     return dx, dw, db
 
 
-def _kernel_of(b: Builder, node: ir.Node, w: str) -> Sizes | None:
+def kernel_of(b: Builder, node: ir.Node, w: str) -> Sizes | None:
+    """The sizes of a kernel; None where only the run tells them."""
     declared = node.attr("kernel_shape")
     if declared:
         return tuple(declared)
@@ -63,7 +64,8 @@ def _swap(b: Builder, x: str, rank: int) -> str:
     return b.transpose(x, 1, 0, *range(2, rank))
 
 
-def _weight_gradient(b: Builder, dy: str, x: str, w: str, window: Window, group: int) -> str:
+def weight_gradient(b: Builder, dy: str, x: str, w: str, window: Window, group: int) -> str:
+    """The gradient of the weight ``w`` (Co, Ci / group, kernel...) of a convolution of ``x``."""
     few_taps = (
         window.kernel is not None
         and window.kernel[-1] <= MAX_LAST_TAPS

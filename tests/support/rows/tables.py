@@ -18,6 +18,7 @@ from support.rows import (
     pooling,
     scattering,
     tensor_lists,
+    transposed_convolution,
 )
 
 _TABLES: list[dict[str, Callable[[], Row]]] = [
@@ -34,6 +35,7 @@ _TABLES: list[dict[str, Callable[[], Row]]] = [
         pooling,
         scattering,
         tensor_lists,
+        transposed_convolution,
     )
 ]
 
