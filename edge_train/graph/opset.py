@@ -1,4 +1,4 @@
-"""Raises a model of ONNX opset 12-20 to opset 21, the one that lowering works on.
+"""Raises a model of ONNX opset 7-20 to opset 21, the one that lowering works on.
 
 opset_rules holds the op changes; an op without a rule means the same at every opset in between,
 where only types were added. Opsets 22-25 come back to 21, so that onnxruntime 1.20 loads what
@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from edge_train.errors import ArtifactError, UnsupportedOp
-from edge_train.graph import ir
+from edge_train.graph import ir, opset_rules_old  # noqa: F401 (importing it registers its rules)
 from edge_train.graph.opset_rules import RULES, Unraisable
+from edge_train.graph.passes import outer_reads
 from edge_train.graph.shapes import Shapes
 
 TARGET = 21
-OLDEST, NEWEST = 12, 25
+OLDEST, NEWEST = 7, 25
 IR_VERSION = 10
 
 # ops and attributes that opset 21 lacks
@@ -36,7 +37,7 @@ _NEW_ATTRIBUTES = {
 def raise_opset(model: ir.Model) -> ir.Model:
     """The same computation at ONNX opset 21, IR version at most 10; other domains are untouched.
 
-    ArtifactError for an opset outside 12-25, UnsupportedOp listing every node without equivalent.
+    ArtifactError for an opset outside 7-25, UnsupportedOp listing every node without equivalent.
     """
     version = model.opset()
     if version is None or version == TARGET:
@@ -128,6 +129,29 @@ class Scope:
         if key not in self._constants:
             self._constants[key] = ir.Tensor.of(self.fresh("ints"), array)
         return self._constants[key].name
+
+    def constant(self, array: np.ndarray, like: ir.Node) -> ir.Node:
+        """A Constant node for a value of any type, named after the node it helps to replace."""
+        return self.node("Constant", like=like, value=ir.Tensor.of("value", array))
+
+    def numbers(self, name: str) -> np.ndarray | None:
+        """The values of a tensor that is an initializer or a Constant node, else None."""
+        tensor = self.graph.initializers.get(name)
+        producer = self.shapes.producer(name)
+        if tensor is None and producer is not None and producer.op_type == "Constant":
+            tensor = producer.attr("value")
+        if tensor is None and self._outer is not None:
+            return self._outer.numbers(name)
+        return None if tensor is None else tensor.array()
+
+    def is_read(self, name: str) -> bool:
+        """Whether a node, or the world outside, reads a tensor of this graph."""
+        return name in self._read
+
+    @cached_property
+    def _read(self) -> set[str]:
+        names = {value.name for value in self.graph.outputs}
+        return names.union(*(outer_reads(node) for node in self.graph.nodes)) - {""}
 
     def node(self, op_type: str, *inputs: str, like: ir.Node, **attributes: Any) -> ir.Node:
         """A new node with one new output, named after the node it helps to replace."""

@@ -1,4 +1,5 @@
 """How ONNX ops changed from opset 12 to 21: one rule an op, with the opset of its last change.
+opset_rules_old has the ops that changed before.
 
 A rule returns the nodes that replace an older node. ``s`` is the opset.Scope of the graph.
 """
@@ -24,7 +25,9 @@ class Unraisable(Exception):
     """This form of an op does not exist any more; the text is the reason."""
 
 
-def _rule(since: int, *op_types: str) -> Callable[[Rule], Rule]:
+def rule(since: int, *op_types: str) -> Callable[[Rule], Rule]:
+    """Registers the decorated function for nodes of the ops that are older than ``since``."""
+
     def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(op_types, (since, function)))
         return function
@@ -32,11 +35,13 @@ def _rule(since: int, *op_types: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def _without(node: ir.Node, *names: str) -> dict[str, ir.Attribute]:
+def without(node: ir.Node, *names: str) -> dict[str, ir.Attribute]:
+    """The attributes of a node but for the named ones."""
     return {key: value for key, value in node.attributes.items() if key not in names}
 
 
-def _with(node: ir.Node, name: str, value: int | str) -> ir.Node:
+def with_attribute(node: ir.Node, name: str, value: int | str) -> ir.Node:
+    """The node with one attribute set."""
     return replace(node, attributes={**node.attributes, name: ir.Attribute.of(name, value)})
 
 
@@ -45,68 +50,98 @@ def _axes_as_input(s: Scope, node: ir.Node) -> list[ir.Node]:
     if axes is None:
         return [node]
     inputs = (node.input(0), s.const(axes))
-    return [replace(node, inputs=inputs, attributes=_without(node, "axes"))]
+    return [replace(node, inputs=inputs, attributes=without(node, "axes"))]
 
 
-_rule(13, "Squeeze", "Unsqueeze")(_axes_as_input)
+rule(13, "Squeeze", "Unsqueeze")(_axes_as_input)
 
 
-@_rule(13, "ReduceSum")
-@_rule(
+@rule(13, "ReduceSum")
+@rule(
     18,
     *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
     *("ReduceMin", "ReduceProd", "ReduceSumSquare"),
 )
 def _reduce(s: Scope, node: ir.Node) -> list[ir.Node]:
     if not node.attr("axes"):  # none, or an empty list: all of them
-        return [replace(node, attributes=_without(node, "axes"))]
+        return [replace(node, attributes=without(node, "axes"))]
     return _axes_as_input(s, node)
 
 
-@_rule(18, "Split")
+@rule(18, "Split")
 def _split(s: Scope, node: ir.Node) -> list[ir.Node]:
     sizes = node.attr("split")
     if sizes is not None:
         inputs = (node.input(0), s.const(sizes))
-        return [replace(node, inputs=inputs, attributes=_without(node, "split"))]
+        return [replace(node, inputs=inputs, attributes=without(node, "split"))]
     if node.input(1):
         return [node]
-    return [_with(replace(node, inputs=node.inputs[:1]), "num_outputs", len(node.outputs))]
+    return [with_attribute(replace(node, inputs=node.inputs[:1]), "num_outputs", len(node.outputs))]
 
 
-@_rule(13, "Softmax", "LogSoftmax", "Hardmax")
+@rule(13, "Softmax", "LogSoftmax", "Hardmax")
 def _softmax(s: Scope, node: ir.Node) -> list[ir.Node]:
     """Used to work on the input flattened to 2-D at an axis, 1 by default."""
     axis, rank = node.attr("axis", 1), s.shapes.rank(node.input(0))
     if axis == -1 or (rank is not None and axis == rank - 1):
-        return [_with(node, "axis", axis)]
+        return [with_attribute(node, "axis", axis)]
     x, y = node.input(0), node.output(0)
     flat = s.node("Flatten", x, like=node, axis=axis)
     shape = s.node("Shape", x, like=node)
     rows = s.fresh(f"{y}/rows")
-    inner = _with(replace(node, inputs=(flat.output(0),), outputs=(rows,)), "axis", 1)
+    inner = with_attribute(replace(node, inputs=(flat.output(0),), outputs=(rows,)), "axis", 1)
     name = s.fresh(f"{y}/Reshape")
     back = ir.make_node("Reshape", (rows, shape.output(0)), (y,), name, allowzero=1)
     return [flat, shape, inner, back]
 
 
-@_rule(14, "BatchNormalization")
+@rule(14, "BatchNormalization")
 def _batch_norm(s: Scope, node: ir.Node) -> list[ir.Node]:
-    if any(node.outputs[1:]):
-        raise Unraisable(
-            "its training form with five outputs ended with opset 14: export with training_mode"
-        )
-    return [replace(node, outputs=node.outputs[:1])]
+    """Five outputs used to mean training; the last two (statistics of the batch) are gone."""
+    if not node.attr("spatial", 1):
+        raise Unraisable("statistics for each place (spatial 0) ended with opset 9")
+    if any(s.is_read(name) for name in node.outputs[3:]):
+        raise Unraisable("its outputs saved_mean and saved_var, which are read, ended at opset 14")
+    training = int(any(node.outputs[1:]))
+    node = replace(
+        node,
+        outputs=node.outputs[: 3 if training else 1],
+        attributes=without(node, "spatial"),
+    )
+    return [with_attribute(node, "training_mode", training)]
 
 
-@_rule(16, "RoiAlign")
+@rule(16, "RoiAlign")
 def _roi_align(s: Scope, node: ir.Node) -> list[ir.Node]:
-    return [_with(node, "coordinate_transformation_mode", "output_half_pixel")]
+    return [with_attribute(node, "coordinate_transformation_mode", "output_half_pixel")]
 
 
-@_rule(13, "Resize")
+def older_resize(s: Scope, node: ir.Node, scales: str) -> list[ir.Node]:
+    """Resize of opset 10, and Upsample: positions are multiplied by 1/scale.
+
+    onnxruntime rounds the positions down where the image grows and up where it shrinks.
+    """
+    mode = {"bilinear": "linear"}.get(node.attr("mode", "nearest"), node.attr("mode", "nearest"))
+    rounding = "floor"
+    if mode == "nearest":
+        factors = s.numbers(scales)
+        shrinks = factors is not None and bool((factors < 1).any())
+        if factors is not None and shrinks and (factors > 1).any():
+            raise Unraisable("its scales shrink some axes and grow others")
+        rounding = "ceil" if shrinks else "floor"
+    return [
+        ir.make_node(
+            "Resize", (node.input(0), "", scales), node.outputs, node.name, mode=mode,
+            coordinate_transformation_mode="asymmetric", nearest_mode=rounding,
+        )
+    ]  # fmt: skip
+
+
+@rule(13, "Resize")
 def _resize(s: Scope, node: ir.Node) -> list[ir.Node]:
     """``scales`` used to be required and was given empty beside ``sizes``."""
+    if s.version < 11:
+        return older_resize(s, node, node.input(1))
     if node.attr("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
         raise Unraisable("coordinate_transformation_mode tf_half_pixel_for_nn ended with opset 13")
     if not node.input(3):
@@ -114,21 +149,23 @@ def _resize(s: Scope, node: ir.Node) -> list[ir.Node]:
     return [replace(node, inputs=(*node.inputs[:2], "", node.input(3)))]
 
 
-@_rule(20, "GridSample")
+@rule(20, "GridSample")
 def _grid_sample(s: Scope, node: ir.Node) -> list[ir.Node]:
     mode = node.attr("mode", "bilinear")
-    return [_with(node, "mode", {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))]
+    return [
+        with_attribute(node, "mode", {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))
+    ]
 
 
-@_rule(20, "DFT")
+@rule(20, "DFT")
 def _dft(s: Scope, node: ir.Node) -> list[ir.Node]:
     # the axis is an input now, a scalar
     axis = s.node("Constant", like=node, value_int=node.attr("axis", 1))
     inputs = (node.input(0), node.input(1), axis.output(0))
-    return [axis, replace(node, inputs=inputs, attributes=_without(node, "axis"))]
+    return [axis, replace(node, inputs=inputs, attributes=without(node, "axis"))]
 
 
-@_rule(21, "GroupNormalization")
+@rule(21, "GroupNormalization")
 def _group_norm(s: Scope, node: ir.Node) -> list[ir.Node]:
     """``scale`` and ``bias`` were per group and are per channel now."""
     groups, x = node.attr("num_groups"), node.input(0)
