@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 from support.training import module_of, session_of, set_parameters
-from support.zoo import FEEDFORWARD, SEIZURE, ZOO, Artifacts
+from support.zoo import SEIZURE, ZOO, ZOO_MODELS, Artifacts
 
 from edge_train import atomic, export
 from edge_train.api import CheckpointState, Module
@@ -18,7 +18,7 @@ from edge_train.errors import ArtifactError, NominalStateError
 
 BN = ZOO["conv_bn_maxpool_gap"]
 MLP = ZOO["mlp_CrossEntropyLoss"]
-CASES: dict[str, Artifacts] = {**{name: ZOO[name] for name in FEEDFORWARD}, "seizure": SEIZURE}
+CASES: dict[str, Artifacts] = {**{name: ZOO[name] for name in ZOO_MODELS}, "seizure": SEIZURE}
 
 
 def plain_session(path: Path) -> onnxruntime.InferenceSession:

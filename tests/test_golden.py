@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.training import GRADIENT, LOSS, golden_step, module_of, session_of, set_parameters
-from support.zoo import DETERMINISTIC, FEEDFORWARD, SEIZURE, ZOO
+from support.zoo import DETERMINISTIC, SEIZURE, ZOO, ZOO_MODELS
 
 ULP = float(np.finfo(np.float32).eps)
 
@@ -50,7 +50,7 @@ def test_one_optimizer_step_from_the_references_state(name: str) -> None:
         assert np.all(np.abs(got - wanted) <= ULP * np.abs(wanted) + 5e-8), parameter
 
 
-@pytest.mark.parametrize("name", FEEDFORWARD)
+@pytest.mark.parametrize("name", ZOO_MODELS)
 def test_eval_loss_after_training(name: str) -> None:
     case = ZOO[name]
     module = module_of(case)

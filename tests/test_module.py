@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from support.snapshot import differences, snapshot
 from support.training import module_of, session_of
-from support.zoo import FEEDFORWARD, SEIZURE, ZOO
+from support.zoo import SEIZURE, ZOO, ZOO_MODELS
 
 from edge_train.api import CheckpointState, Module, Optimizer
 from edge_train.errors import ArtifactError
@@ -80,7 +80,7 @@ def test_a_fresh_module_has_zero_gradients() -> None:
     assert not any(value.any() for value in gradients(module_of(MLP)).values())
 
 
-@pytest.mark.parametrize("name", FEEDFORWARD)
+@pytest.mark.parametrize("name", ZOO_MODELS)
 def test_evaluation_touches_nothing(name: str) -> None:
     """Neither weights nor statistics nor gradients, also between two steps that add up."""
     case = ZOO[name]

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from support.snapshot import differences, snapshot
 from support.training import module_of, session_of
-from support.zoo import FEEDFORWARD, SEIZURE, ZOO, Artifacts
+from support.zoo import SEIZURE, ZOO, ZOO_MODELS, Artifacts
 
 from edge_train.api import CheckpointState, Module, Optimizer
 from edge_train.convert.nominal import to_nominal
@@ -57,7 +57,7 @@ def test_u049_before_the_fill_every_use_says_so(use: str, tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", [*FEEDFORWARD, "seizure"])
+@pytest.mark.parametrize("name", [*ZOO_MODELS, "seizure"])
 def test_u049_filled_it_equals_a_normal_load(name: str, tmp_path: Path) -> None:
     """U049: bit by bit, in training and evaluation, with an Optimizer made before the fill."""
     case: Artifacts = SEIZURE if name == "seizure" else ZOO[name]

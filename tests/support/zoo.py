@@ -15,7 +15,6 @@ Array = NDArray[Any]
 Arrays = dict[str, Array]
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-RECURRENT = ("gru_with_h0", "lstm_only_Yh", "lstm_with_h0c0")
 # Draws random numbers: comparable in distribution only.
 STOCHASTIC = ("transformer_decomposedLN_erf_dropout",)
 
@@ -106,10 +105,6 @@ class Case(Artifacts):
         return float(self.run["learning_rate"])
 
     @property
-    def recurrent(self) -> bool:
-        return self.name in RECURRENT
-
-    @property
     def stochastic(self) -> bool:
         return self.name in STOCHASTIC
 
@@ -155,5 +150,4 @@ ZOO: dict[str, Case] = _cases()
 SEIZURE = Seizure("seizure", GOLDEN / "seizure")
 # Names for pytest.mark.parametrize: all, and those whose training is compared number by number.
 ZOO_MODELS = tuple(ZOO)
-FEEDFORWARD = tuple(name for name in ZOO if name not in RECURRENT)
-DETERMINISTIC = tuple(name for name in FEEDFORWARD if name not in STOCHASTIC)
+DETERMINISTIC = tuple(name for name in ZOO if name not in STOCHASTIC)
