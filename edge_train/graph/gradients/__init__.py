@@ -3,11 +3,17 @@
 from edge_train.graph.gradients import (
     activations,
     arithmetic,
+    convolution,
     dropout,
+    einsum,
+    functions,
+    fused,
     indexing,
     layout,
     linear,
     losses,
+    normalization,
+    pooling,
     reductions,
 )
 from edge_train.graph.gradients.registry import NO_GRADIENT, REFUSED, RULES, Entry, key_of
@@ -15,4 +21,19 @@ from edge_train.graph.gradients.registry import NO_GRADIENT, REFUSED, RULES, Ent
 __all__ = ["NO_GRADIENT", "REFUSED", "RULES", "Entry", "key_of"]
 
 # importing a family registers its rules
-_FAMILIES = (activations, arithmetic, dropout, indexing, layout, linear, losses, reductions)
+_FAMILIES = (
+    activations,
+    arithmetic,
+    convolution,
+    dropout,
+    einsum,
+    functions,
+    fused,
+    indexing,
+    layout,
+    linear,
+    losses,
+    normalization,
+    pooling,
+    reductions,
+)

@@ -1,4 +1,4 @@
-"""Linear algebra: Gemm and MatMul."""
+"""Linear algebra: Gemm, MatMul and its fused form."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from edge_train.graph import ir
 from edge_train.graph.broadcast import unbroadcast
+from edge_train.graph.formula import Refuse
 from edge_train.graph.gradients.builder import Gradients
-from edge_train.graph.gradients.registry import gradient
+from edge_train.graph.gradients.registry import gradient, refuse
 
 
 @gradient("Gemm")
@@ -71,3 +72,35 @@ def _right_gradient(g: Gradients, a: str, b: str, dy: str) -> str:
         return _product(g, (a, dy), (1, 0), 1.0)
     product = g.op("FusedMatMul", a, dy, domain=ir.MICROSOFT, transA=1)
     return unbroadcast(g, product, product, b)
+
+
+@gradient("FusedMatMul", domain=ir.MICROSOFT)
+def fused_matmul(g: Gradients, node: ir.Node, dy: str) -> Sequence[str | None]:
+    """alpha op(A) op(B), flags turned as for Gemm; matrices and stacks of them."""
+    a, b = node.inputs
+    trans_a, trans_b = node.attr("transA", 0), node.attr("transB", 0)
+    if min(g.rank(a), g.rank(b)) < 2:
+        raise Refuse("a FusedMatMul with a vector has no gradient; use MatMul")
+    if node.attr("transBatchA", 0) or node.attr("transBatchB", 0):
+        raise Refuse("transBatchA/transBatchB have no gradient; use Transpose and MatMul")
+    da = db = None
+    if g.wants(0):
+        pair, flags = ((b, dy), (trans_b, 1)) if trans_a else ((dy, b), (0, 1 - trans_b))
+        da = _stacked(g, node, pair, flags, a)
+    if g.wants(1):
+        pair, flags = ((dy, a), (1, trans_a)) if trans_b else ((a, dy), (1 - trans_a, 0))
+        db = _stacked(g, node, pair, flags, b)
+    return da, db
+
+
+def _stacked(
+    g: Gradients, node: ir.Node, pair: tuple[str, str], flags: tuple[int, int], target: str
+) -> str:
+    alpha = node.attr("alpha", 1.0)
+    product = g.op(
+        "FusedMatMul", *pair, domain=ir.MICROSOFT, alpha=alpha, transA=flags[0], transB=flags[1]
+    )
+    return unbroadcast(g, product, product, target)
+
+
+refuse("Det", "the determinant has no gradient here")

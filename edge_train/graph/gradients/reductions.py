@@ -1,4 +1,7 @@
-"""Reductions: dy gets the reduced axes back as axes of size 1, then spreads over x."""
+"""Reductions: dy gets the reduced axes back as axes of size 1, then spreads over x.
+
+With noop_with_empty_axes and no axes every element is a sum of its own; the formulas hold.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ class _Reduction:
         axes = g.shapes.contents(self.axes_name) if self.axes_name else ()
         known = axes is not None and all(isinstance(axis, int) for axis in axes)
         self.axes = tuple(int(axis or 0) for axis in axes or ()) if known else None
-        self.identity = bool(self.axes == () and node.attr("noop_with_empty_axes", 0))
         self.dy = self.kept(dy)
 
     def kept(self, reduced: str) -> str:
@@ -50,14 +52,12 @@ class _Reduction:
 @gradient("ReduceSum", cut=(1,))
 def reduce_sum(g: Gradients, node: ir.Node, dy: str) -> str:
     r = _Reduction(g, node, dy)
-    return dy if r.identity else r.spread(r.dy)
+    return r.spread(r.dy)
 
 
 @gradient("ReduceMean", cut=(1,))
 def reduce_mean(g: Gradients, node: ir.Node, dy: str) -> str:
     r = _Reduction(g, node, dy)
-    if r.identity:
-        return dy
     count = g.div(_size(g, r.x, dy), _size(g, dy, dy))
     return r.spread(g.op("Scale", r.dy, count, domain=ir.MICROSOFT, scale_down=1))
 
@@ -71,8 +71,6 @@ def _size(g: Gradients, x: str, like: str) -> str:
 def reduce_extreme(g: Gradients, node: ir.Node, dy: str) -> str:
     """Those that tie for the extreme share dy equally."""
     r = _Reduction(g, node, dy)
-    if r.identity:
-        return dy
     mask = g.cast_like(g.equal(r.x, r.kept(node.outputs[0])), dy)
     return g.mul(mask, g.div(r.dy, r.sum(mask)))
 
@@ -82,8 +80,6 @@ def reduce_prod(g: Gradients, node: ir.Node, dy: str) -> str:
     """dy times the product of the others: p/x without a zero; at one zero, p, the product of the
     rest, for it alone; nothing where there are more."""
     r = _Reduction(g, node, dy)
-    if r.identity:
-        return dy
     zero = g.equal(r.x, 0.0)
     flags = g.cast_like(zero, dy)
     count, filled = r.sum(flags), g.add(r.x, flags)
@@ -95,15 +91,13 @@ def reduce_prod(g: Gradients, node: ir.Node, dy: str) -> str:
 @gradient("ReduceL1", cut=(1,))
 def reduce_l1(g: Gradients, node: ir.Node, dy: str) -> str:
     r = _Reduction(g, node, dy)
-    return dy if r.identity else g.mul(r.dy, g.op("Sign", r.x))
+    return g.mul(r.dy, g.op("Sign", r.x))
 
 
 @gradient("ReduceL2", cut=(1,))
 def reduce_l2(g: Gradients, node: ir.Node, dy: str) -> str:
     """x dy / y, and 0 where the norm is 0."""
     r = _Reduction(g, node, dy)
-    if r.identity:
-        return dy
     y = r.kept(node.outputs[0])
     return g.mul(r.x, g.where(g.equal(y, 0.0), 0.0, g.div(r.dy, y)))
 
@@ -112,19 +106,19 @@ def reduce_l2(g: Gradients, node: ir.Node, dy: str) -> str:
 def reduce_log_sum(g: Gradients, node: ir.Node, dy: str) -> str:
     """dy / sum(x), the sum being exp(y)."""
     r = _Reduction(g, node, dy)
-    return dy if r.identity else r.spread(g.div(r.dy, g.exp(r.kept(node.outputs[0]))))
+    return r.spread(g.div(r.dy, g.exp(r.kept(node.outputs[0]))))
 
 
 @gradient("ReduceLogSumExp", cut=(1,))
 def reduce_log_sum_exp(g: Gradients, node: ir.Node, dy: str) -> str:
     r = _Reduction(g, node, dy)
-    return dy if r.identity else g.mul(r.dy, g.exp(g.sub(r.x, r.kept(node.outputs[0]))))
+    return g.mul(r.dy, g.exp(g.sub(r.x, r.kept(node.outputs[0]))))
 
 
 @gradient("ReduceSumSquare", cut=(1,))
 def reduce_sum_square(g: Gradients, node: ir.Node, dy: str) -> str:
     r = _Reduction(g, node, dy)
-    return dy if r.identity else g.mul(g.mul(r.x, 2.0), r.dy)
+    return g.mul(g.mul(r.x, 2.0), r.dy)
 
 
 @gradient("CumSum", cut=(1,))
