@@ -54,7 +54,7 @@ def _graph(message: Any, types: dict[bytes, TypeInfo]) -> ir.Graph:
         value_info[value.name if value.name not in value_info else again] = value
     graph = ir.Graph(
         name,
-        [_node(item, types) for item in message.node],
+        [read_node(item, types) for item in message.node],
         [_value(item, types) for item in message.input],
         [_value(item, types) for item in message.output],
         initializers,
@@ -64,14 +64,15 @@ def _graph(message: Any, types: dict[bytes, TypeInfo]) -> ir.Graph:
     return graph
 
 
-def _node(message: Any, types: dict[bytes, TypeInfo]) -> ir.Node:
+def read_node(message: Any, types: dict[bytes, TypeInfo]) -> ir.Node:
+    """The node of a NodeProto; ArtifactError or UnicodeDecodeError."""
     name, op_type = message.name.decode(), message.op_type.decode()
     inputs = tuple([item.decode() for item in message.input])
     outputs = tuple([item.decode() for item in message.output])
     domain = message.domain.decode()
     attributes: dict[str, ir.Attribute] = {}
     for item in message.attribute:
-        attribute = _attribute(item, types)
+        attribute = read_attribute(item, types)
         if attribute.name in attributes:
             raise ArtifactError(f"node {op_type} '{name}' has attribute '{attribute.name}' twice")
         attributes[attribute.name] = attribute
@@ -79,7 +80,8 @@ def _node(message: Any, types: dict[bytes, TypeInfo]) -> ir.Node:
     return ir.Node(op_type, inputs, outputs, name, domain, attributes, extra)
 
 
-def _attribute(message: Any, types: dict[bytes, TypeInfo]) -> ir.Attribute:
+def read_attribute(message: Any, types: dict[bytes, TypeInfo]) -> ir.Attribute:
+    """The attribute of an AttributeProto; ArtifactError or UnicodeDecodeError."""
     kind = message.type or _kind_by_presence(message)
     field = VALUE_FIELD.get(kind)
     value = _attribute_value(kind, getattr(message, field), types) if field else None

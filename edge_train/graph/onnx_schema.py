@@ -36,6 +36,10 @@ Type: tensor_type 1 TensorType
 TensorType: elem_type 1 int32, shape 2 TensorShape
 TensorShape: dim 1 Dimension*
 Dimension: dim_value 1 int64, dim_param 2 bytes
+Function: name 1 bytes, input 4 bytes*, output 5 bytes*, attribute 6 bytes*, node 7 Node*, \
+opset_import 9 OperatorSetId*, domain 10 bytes, attribute_proto 11 Attribute*, overload 13 bytes
+FunctionCall: overload 8 bytes
+AttributeUse: ref_attr_name 21 bytes
 """
 
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -90,6 +94,11 @@ _CLASSES = _classes()
 ModelProto: Any = _CLASSES["Model"]
 TensorProto: Any = _CLASSES["Tensor"]
 TypeProto: Any = _CLASSES["Type"]
+FunctionProto: Any = _CLASSES["Function"]
+
+# what the IR keeps in ``extra`` of a node and an attribute inside functions
+FunctionCall: Any = _CLASSES["FunctionCall"]
+AttributeUse: Any = _CLASSES["AttributeUse"]
 
 EXTERNAL = 1  # TensorProto.DataLocation
 

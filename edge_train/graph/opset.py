@@ -17,7 +17,7 @@ import numpy as np
 from edge_train.errors import ArtifactError, UnsupportedOp
 from edge_train.graph import ir, opset_rules_old  # noqa: F401 (importing it registers its rules)
 from edge_train.graph.opset_rules import RULES, Unraisable
-from edge_train.graph.passes import outer_reads
+from edge_train.graph.passes import all_names, outer_reads, with_bodies
 from edge_train.graph.shapes import Shapes
 
 TARGET = 21
@@ -43,7 +43,7 @@ def raise_opset(model: ir.Model) -> ir.Model:
     if version is None or version == TARGET:
         return replace(model, ir_version=min(model.ir_version, IR_VERSION))
     _check_version(model, version)
-    names = _names(model.graph)
+    names = all_names(model.graph)
     scope = Scope(model.graph, version, None, names, [])
     graph = scope.raised()
     if scope.problems:
@@ -75,16 +75,6 @@ def _check_version(model: ir.Model, version: int) -> None:
             f"graph '{name}' at opset {version} has model-local functions, which cannot be raised "
             f"to opset {TARGET}: inline them with onnx.inliner first"
         )
-
-
-def _names(graph: ir.Graph) -> set[str]:
-    """Every tensor and node name of a graph and its subgraphs."""
-    names = {value.name for value in (*graph.inputs, *graph.outputs)} | set(graph.initializers)
-    for node in graph.nodes:
-        names.update((node.name, *node.inputs, *node.outputs))
-        for body in ir.subgraphs(node):
-            names |= _names(body)
-    return names
 
 
 class Scope:
@@ -184,17 +174,7 @@ class Scope:
         return [node]
 
     def _with_bodies(self, node: ir.Node) -> ir.Node:
-        raised = {
-            key: replace(attribute, value=self._bodies(attribute))
-            for key, attribute in node.attributes.items()
-            if attribute.type in (ir.GRAPH, ir.GRAPHS)
-        }
-        return replace(node, attributes={**node.attributes, **raised}) if raised else node
-
-    def _bodies(self, attribute: ir.Attribute) -> Any:
-        if attribute.type == ir.GRAPH:
-            return self._body(attribute.value)
-        return tuple([self._body(body) for body in attribute.value])
+        return with_bodies(node, self._body)
 
     def _body(self, body: ir.Graph) -> ir.Graph:
         return Scope(body, self.version, self, self._names, self.problems).raised()

@@ -1,8 +1,10 @@
-"""Passes that know no op: which tensors a node reads, and which nodes an output depends on."""
+"""Passes that know no op: which tensors a node reads, which nodes an output depends on, names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from edge_train.graph import ir
 
@@ -25,3 +27,70 @@ def live_nodes(nodes: list[ir.Node], wanted: Iterable[str]) -> list[ir.Node]:
             kept.append(node)
             needed |= outer_reads(node)
     return kept[::-1]
+
+
+def all_names(graph: ir.Graph) -> set[str]:
+    """Every tensor and node name of a graph and its subgraphs."""
+    names = {value.name for value in (*graph.inputs, *graph.outputs)} | set(graph.initializers)
+    for node in graph.nodes:
+        names.update((node.name, *node.inputs, *node.outputs))
+        for body in ir.subgraphs(node):
+            names |= all_names(body)
+    return names
+
+
+def with_bodies(node: ir.Node, change: Callable[[ir.Graph], ir.Graph]) -> ir.Node:
+    """The node with each of its subgraphs changed."""
+    table: dict[str, ir.Attribute] = {}
+    for name, attribute in node.attributes.items():
+        value: Any = attribute.value
+        if attribute.type == ir.GRAPH:
+            table[name] = replace(attribute, value=change(value))
+        elif attribute.type == ir.GRAPHS:
+            table[name] = replace(attribute, value=tuple([change(body) for body in value]))
+    return replace(node, attributes={**node.attributes, **table}) if table else node
+
+
+def reading(node: ir.Node, instead: Mapping[str, str]) -> ir.Node:
+    """The node with other tensors in place of those it reads, in subgraphs too."""
+    inputs = tuple([instead.get(name, name) for name in node.inputs])
+    node = node if inputs == node.inputs else replace(node, inputs=inputs)
+    return with_bodies(node, lambda body: _body_reading(body, instead))
+
+
+def _body_reading(body: ir.Graph, instead: Mapping[str, str]) -> ir.Graph:
+    own = {value.name for value in body.inputs} | set(body.initializers)
+    own.update(name for node in body.nodes for name in node.outputs)
+    outer = {old: new for old, new in instead.items() if old not in own}
+    nodes = [reading(node, outer) for node in body.nodes]
+    outputs, added = [], []
+    for value in body.outputs:
+        if value.name in outer:  # a body hands an outer tensor on: under its own name still
+            added.append(ir.make_node("Identity", [outer[value.name]], [value.name]))
+        outputs.append(value)
+    return replace(body, nodes=nodes + added, outputs=outputs)
+
+
+def renamed(node: ir.Node, name_of: Callable[[str], str]) -> ir.Node:
+    """The node with every tensor renamed, in subgraphs too; "" stays."""
+    inputs, outputs = (
+        tuple([name_of(name) if name else "" for name in names])
+        for names in (node.inputs, node.outputs)
+    )
+    node = replace(node, inputs=inputs, outputs=outputs)
+    return with_bodies(node, lambda body: _renamed_body(body, name_of))
+
+
+def _renamed_body(body: ir.Graph, name_of: Callable[[str], str]) -> ir.Graph:
+    def values(items: Iterable[ir.Value]) -> list[ir.Value]:
+        return [replace(value, name=name_of(value.name)) for value in items]
+
+    tensors = [replace(t, name=name_of(name)) for name, t in body.initializers.items()]
+    return replace(
+        body,
+        nodes=[renamed(node, name_of) for node in body.nodes],
+        inputs=values(body.inputs),
+        outputs=values(body.outputs),
+        initializers={tensor.name: tensor for tensor in tensors},
+        value_info={value.name: value for value in values(body.value_info.values())},
+    )
