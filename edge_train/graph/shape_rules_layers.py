@@ -155,6 +155,16 @@ def _global_pool(s: Shapes, node: ir.Node) -> Facts:
     return [(elem_type, None if x is None else (*x[:2], *(1,) * (len(x) - 2)))]
 
 
+@rule("MaxUnpool")
+def _unpool(s: Shapes, node: ir.Node) -> Facts:
+    elem_type, x = like(s, node.input(0))
+    if x is None:
+        return [(elem_type, None)]
+    if node.input(2):
+        return [(elem_type, s.contents(node.input(2)) or (None,) * len(x))]
+    return [(elem_type, (*x[:2], *_unfolded(node, x[2:], node.attr("kernel_shape"))))]
+
+
 @rule("MaxPoolGrad", "AveragePoolGrad")
 def _pool_grad(s: Shapes, node: ir.Node) -> Facts:
     elem_type, dy = like(s, node.input(0))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +57,20 @@ class Gradients(Formula):
         self.shapes.infer_node(self.current(node))
         return name
 
+    def training_op(
+        self, op_type: str, *inputs: str, makes: Sequence[bool], **attributes: Any
+    ) -> tuple[str, ...]:
+        """Adds a com.microsoft node with an output for each true entry of ``makes``, "" for others.
+
+        A list that ends in omitted inputs is cut.
+        """
+        while inputs and not inputs[-1]:
+            inputs = inputs[:-1]
+        outputs = self.ops(op_type, *inputs, n=len(makes), domain=ir.MICROSOFT, **attributes)
+        kept = tuple(name if made else "" for name, made in zip(outputs, makes, strict=True))
+        self.nodes[-1] = replace(self.nodes[-1], outputs=kept)
+        return kept
+
     def current(self, node: ir.Node) -> ir.Node:
         """The forward node as it stands now."""
         return self.replaced.get(id(node), node)
@@ -62,3 +78,8 @@ class Gradients(Formula):
     def replace(self, node: ir.Node, by: ir.Node) -> None:
         """Puts another node in the place of a forward node."""
         self.replaced[id(node)] = by
+
+
+def attributes_of(node: ir.Node) -> dict[str, Any]:
+    """The attributes of a forward node as Python values, for a gradient node that repeats them."""
+    return {name: node.attr(name) for name in node.attributes}
