@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,6 +53,27 @@ def differentiate(
         raise UnsupportedOp(_listed(problems))
     found = {name: _accumulated(g, name, partials) for name in wanted}
     return _joined(graph, g), {name: value for name, value in found.items() if value}
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What stands between a loss and its gradients, found without building anything."""
+
+    problems: tuple[str, ...]  # of the loss itself
+    unreached: tuple[str, ...]  # wanted tensors that the loss does not depend on
+    missing: tuple[str, ...]  # nodes without a gradient
+
+
+def survey(graph: ir.Graph, shapes: Shapes, loss: str, wanted: Sequence[str]) -> Survey:
+    """Looks before ``differentiate`` leaps: everything that it would refuse node by node."""
+    problems = []
+    try:
+        _check_loss(shapes, loss)
+    except ArtifactError as error:
+        problems.append(str(error))
+    path = _Path(graph, shapes, loss, wanted)
+    unreached = tuple(name for name in wanted if name not in path.uses)
+    return Survey(tuple(problems), unreached, tuple(path.missing()))
 
 
 def _check_loss(shapes: Shapes, loss: str) -> None:
@@ -113,14 +134,18 @@ class _Path:
         """The inputs of a node on the path that need a gradient."""
         return frozenset(self._indices(node, self._active))
 
+    def missing(self) -> list[str]:
+        """A line for every node on the path without a rule."""
+        hint = "no gradient is known for this op"
+        return [
+            f"{node.describe()}: {REFUSED.get(key_of(node), hint)}"
+            for node in self.nodes
+            if key_of(node) not in RULES
+        ]
+
     def check(self) -> None:
         """UnsupportedOp listing every node on the path without a rule."""
-        lines = []
-        for node in self.nodes:
-            key = key_of(node)
-            if key not in RULES:
-                hint = REFUSED.get(key, "no gradient is known for this op")
-                lines.append(f"{node.describe()}: {hint}")
+        lines = self.missing()
         if lines:
             raise UnsupportedOp(_listed(lines))
 

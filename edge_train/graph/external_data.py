@@ -35,6 +35,18 @@ def _resolve_graph(graph: ir.Graph, folder: Path | None) -> None:
 
 
 def _read(tensor: ir.Tensor, folder: Path | None) -> ir.Tensor:
+    path, offset, length = locate(tensor, folder)
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            raw = file.read(length)
+    except OSError as error:
+        raise _unreadable(tensor, path, error) from error
+    return replace(tensor, raw=raw, field="raw_data", external=())
+
+
+def locate(tensor: ir.Tensor, folder: Path | None) -> tuple[Path, int, int]:
+    """File, offset and length of an external tensor's data; ArtifactError as ``resolve``."""
     entries = dict(tensor.external)
     location = entries.get("location", "")
     if folder is None:
@@ -46,20 +58,21 @@ def _read(tensor: ir.Tensor, folder: Path | None) -> ir.Tensor:
     offset, length = (_count(tensor.name, entries, key) for key in ("offset", "length"))
     try:
         size = path.stat().st_size
-        length = size - offset if "length" not in entries else length
-        if offset + length > size or length < 0:
-            raise ArtifactError(
-                f"tensor '{tensor.name}': bytes {offset} to {offset + length} of '{path}' are "
-                f"needed, the file has {size}"
-            )
-        with path.open("rb") as file:
-            file.seek(offset)
-            raw = file.read(length)
     except OSError as error:
+        raise _unreadable(tensor, path, error) from error
+    length = size - offset if "length" not in entries else length
+    if offset + length > size or length < 0:
         raise ArtifactError(
-            f"tensor '{tensor.name}': the external file '{path}' cannot be read: {error.strerror}"
-        ) from error
-    return replace(tensor, raw=raw, field="raw_data", external=())
+            f"tensor '{tensor.name}': bytes {offset} to {offset + length} of '{path}' are "
+            f"needed, the file has {size}"
+        )
+    return path, offset, length
+
+
+def _unreadable(tensor: ir.Tensor, path: Path, error: OSError) -> ArtifactError:
+    return ArtifactError(
+        f"tensor '{tensor.name}': the external file '{path}' cannot be read: {error.strerror}"
+    )
 
 
 def _inside(folder: Path, location: str, name: str) -> Path:

@@ -18,7 +18,7 @@ from edge_train.errors import ArtifactError
 from edge_train.graph import external_data, ir
 from edge_train.graph.onnx_reader import read_model, read_tensor
 from edge_train.graph.onnx_schema import ModelProto, TensorProto
-from edge_train.graph.onnx_writer import write_model
+from edge_train.graph.onnx_writer import write_model, write_tensor
 
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
 
@@ -61,7 +61,7 @@ def _read(path: Path) -> bytes:
 
 
 def _decode(data: bytes, what: str) -> ir.Model:
-    _refuse_foreign(data, what)
+    refuse_foreign(data, what)
     message = ModelProto()
     try:
         message.ParseFromString(data)
@@ -77,7 +77,8 @@ def _decode(data: bytes, what: str) -> ir.Model:
         raise ArtifactError(f"{what}: {error}") from error.__cause__
 
 
-def _refuse_foreign(data: bytes, what: str) -> None:
+def refuse_foreign(data: bytes, what: str) -> None:
+    """ArtifactError if the head of a file shows that it is something else than ONNX."""
     if not data:
         raise ArtifactError(f"{what} is empty: an ONNX model is needed")
     if data[4:8] == b"ORTM":
@@ -96,4 +97,12 @@ def encode(model: ir.Model) -> bytes:
         data: bytes = message.SerializeToString()
     except Exception as error:  # the exception's type differs between protobuf versions
         raise ArtifactError(f"model '{model.graph.name}' cannot be written: {error}") from error
+    return data
+
+
+def encode_tensor(tensor: ir.Tensor) -> bytes:
+    """The bytes of a TensorProto."""
+    message = TensorProto()
+    write_tensor(message, tensor)
+    data: bytes = message.SerializeToString()
     return data

@@ -44,7 +44,7 @@ def _write_graph(message: Any, graph: ir.Graph) -> None:
     for node in graph.nodes:
         _write_node(message.node.add(), node)
     for tensor in graph.initializers.values():
-        _write_tensor(message.initializer.add(), tensor)
+        write_tensor(message.initializer.add(), tensor)
     for field, values in (
         ("input", graph.inputs),
         ("output", graph.outputs),
@@ -82,7 +82,8 @@ def _write_attribute(message: Any, attribute: ir.Attribute) -> None:
             _WRITERS[attribute.type - (ir.FLOATS - ir.FLOAT)](getattr(message, field).add(), item)
 
 
-def _write_tensor(message: Any, tensor: ir.Tensor) -> None:
+def write_tensor(message: Any, tensor: ir.Tensor) -> None:
+    """Fills an empty TensorProto."""
     _merge(message, tensor.extra, {"data_type": tensor.data_type})
     _set_text(message, name=tensor.name)
     message.dims.extend(tensor.dims)
@@ -120,6 +121,6 @@ def _write_value(message: Any, value: ir.Value) -> None:
 
 
 _WRITERS: dict[int, Callable[[Any, Any], None]] = {
-    ir.TENSOR: _write_tensor,
+    ir.TENSOR: write_tensor,
     ir.GRAPH: _write_graph,
 }

@@ -7,25 +7,133 @@ either runtime trains it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from edge_train import dtypes
-from edge_train.errors import ArtifactError
+from edge_train.errors import ArtifactError, UnsupportedOp
 from edge_train.graph import ir
-from edge_train.graph.autodiff import differentiate
+from edge_train.graph.autodiff import differentiate, survey
+from edge_train.graph.inference import enter_inference_mode
+from edge_train.graph.parameters import Choice, Selection, select
 from edge_train.graph.passes import live_nodes, outer_reads
 from edge_train.graph.prepare import prepare
 from edge_train.graph.shapes import Shapes
 
 RESET = "lazy_reset_grad"
+_log = logging.getLogger("edge_train")
+
+
+@dataclass(frozen=True)
+class Built:
+    """The two graphs and the parameters that are their inputs, in the order of these inputs.
+
+    ``statistics`` were asked to be trained and are frozen: they move by themselves.
+    """
+
+    training: ir.Model
+    eval: ir.Model
+    trainable: tuple[ir.Tensor, ...]
+    frozen: tuple[ir.Tensor, ...]
+    statistics: tuple[str, ...] = ()
+
+
+def build(
+    forward: ir.Model, outputs: Sequence[str], choice: Choice, problems: Sequence[str] = ()
+) -> Built:
+    """Differentiates ``outputs[0]``, the loss, with regard to the chosen parameters.
+
+    ``problems`` found earlier join the report. Errors: ArtifactError listing every problem,
+    UnsupportedOp where all of them are nodes that cannot be differentiated.
+    """
+    graph = forward.graph
+    chosen = select(graph, choice)
+    found = [*problems, *chosen.problems, *_output_problems(graph, outputs)]
+    if not found or chosen.trainable:
+        prepared, shapes, missing = _surveyed(forward, outputs, chosen)
+        found += missing.problems
+        if missing.unsupported and not found:
+            raise UnsupportedOp(_report(graph.name, missing.unsupported))
+        found += missing.unsupported
+        chosen = missing.chosen
+    if found:
+        raise ArtifactError(_report(graph.name, found))
+    training = _training(prepared, shapes, outputs, chosen.trainable, chosen.frozen)
+    tensors = graph.initializers
+    return Built(
+        training,
+        eval_graph(forward, outputs, chosen.trainable, chosen.frozen),
+        tuple(tensors[name] for name in chosen.trainable),
+        tuple(tensors[name] for name in chosen.frozen),
+        chosen.statistics,
+    )
+
+
+def _report(name: str, problems: Sequence[str]) -> str:
+    what = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    listed = "\n  ".join(problems)
+    return f"the model '{name}' cannot be made trainable, {what}:\n  {listed}"
+
+
+def _output_problems(graph: ir.Graph, outputs: Sequence[str]) -> list[str]:
+    made = {name for node in graph.nodes for name in node.outputs}
+    made.update(value.name for value in graph.inputs)
+    near = [value.name for value in graph.outputs]
+    return [
+        f"the output '{name}' is made by no node; the outputs are {near}"
+        for name in dict.fromkeys(outputs)
+        if name not in made
+    ]
+
+
+@dataclass(frozen=True)
+class _Survey:
+    chosen: Selection
+    problems: list[str]
+    unsupported: list[str]
+
+
+def _surveyed(
+    forward: ir.Model, outputs: Sequence[str], chosen: Selection
+) -> tuple[ir.Model, Shapes, _Survey]:
+    """The prepared model and everything that would stop the walk back from the loss."""
+    try:
+        prepared = prepare(forward)
+    except UnsupportedOp as error:
+        return forward, Shapes(), _Survey(chosen, [], [str(error)])
+    except ArtifactError as error:
+        return forward, Shapes(), _Survey(chosen, [str(error)], [])
+    shapes = Shapes.of(prepared)
+    path = survey(prepared.graph, shapes, outputs[0], chosen.trainable)
+    problems = list(path.problems)
+    lost = set(path.unreached)
+    if lost and not path.problems:
+        problems += [
+            f"the loss '{outputs[0]}' does not depend on '{name}'; leave it out of requires_grad"
+            for name in chosen.trainable
+            if name in lost & chosen.asked
+        ]
+        if lost - chosen.asked:
+            _log.info("frozen, the loss does not depend on them: %s", sorted(lost - chosen.asked))
+    kept = set(chosen.trainable) - lost
+    if not kept and not problems:
+        problems.append(f"nothing to train: the loss '{outputs[0]}' depends on no parameter")
+    parameters = {*chosen.trainable, *chosen.frozen}
+    order = [name for name in forward.graph.initializers if name in parameters]
+    chosen = replace(
+        chosen,
+        trainable=tuple(name for name in order if name in kept),
+        frozen=tuple(name for name in order if name not in kept),
+    )
+    return prepared, shapes, _Survey(chosen, problems, list(path.missing))
 
 
 def eval_graph(
     model: ir.Model, outputs: Sequence[str], trainable: Sequence[str], frozen: Sequence[str]
 ) -> ir.Model:
     """The forward graph with the loss, at its own opset; parameters become inputs."""
-    return _with_parameter_inputs(model, outputs, trainable, frozen)
+    return _with_parameter_inputs(enter_inference_mode(model), outputs, trainable, frozen)
 
 
 def training_graph(
@@ -37,7 +145,16 @@ def training_graph(
     does not depend on.
     """
     prepared = prepare(model)
-    shapes = Shapes.of(prepared)
+    return _training(prepared, Shapes.of(prepared), outputs, trainable, frozen)
+
+
+def _training(
+    prepared: ir.Model,
+    shapes: Shapes,
+    outputs: Sequence[str],
+    trainable: Sequence[str],
+    frozen: Sequence[str],
+) -> ir.Model:
     graph, gradients = differentiate(prepared.graph, shapes, outputs[0], trainable)
     lost = [name for name in trainable if name not in gradients]
     if lost:

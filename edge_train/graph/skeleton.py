@@ -1,0 +1,114 @@
+"""An ONNX file without its large tensors: they become external data that lies in the file itself.
+
+Works on the protobuf bytes, so that a model of any size is looked at without being read.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from edge_train.errors import ArtifactError
+
+Buffer = bytes | memoryview | mmap.mmap
+
+# field numbers of onnx.proto
+_GRAPH, _INITIALIZER = 7, 5
+_FLOAT_DATA, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 4, 9, 13, 14
+_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
+
+
+class _Field(NamedTuple):
+    number: int
+    wire: int
+    start: int  # of the tag
+    value: int  # of the payload
+    end: int
+
+
+def skeleton(data: Buffer, location: str, limit: int) -> bytes:
+    """The model's bytes with each initializer of ``limit`` bytes or more named as external data of
+    file ``location``. ArtifactError for bytes that are no protobuf message."""
+    out: list[bytes] = []
+    for field in _fields(data, 0, len(data)):
+        if field.number == _GRAPH and field.wire == _BYTES:
+            body = _graph(data, field, location, limit)
+            out.append(_delimited(_GRAPH, body))
+        else:
+            out.append(bytes(data[field.start : field.end]))
+    return b"".join(out)
+
+
+def _graph(data: Buffer, graph: _Field, location: str, limit: int) -> bytes:
+    out: list[bytes] = []
+    for field in _fields(data, graph.value, graph.end):
+        is_tensor = field.number == _INITIALIZER and field.wire == _BYTES
+        if is_tensor and field.end - field.value >= limit:
+            out.append(_delimited(_INITIALIZER, _tensor(data, field, location, limit)))
+        else:
+            out.append(bytes(data[field.start : field.end]))
+    return b"".join(out)
+
+
+def _tensor(data: Buffer, tensor: _Field, location: str, limit: int) -> bytes:
+    out: list[bytes] = []
+    for field in _fields(data, tensor.value, tensor.end):
+        length = field.end - field.value
+        # packed floats are little-endian, as raw data is
+        holds_data = field.number in (_RAW_DATA, _FLOAT_DATA) and field.wire == _BYTES
+        if holds_data and length >= limit:
+            entries = (("location", location), ("offset", field.value), ("length", length))
+            out += [_delimited(_EXTERNAL_DATA, _entry(key, str(value))) for key, value in entries]
+            out.append(bytes((_DATA_LOCATION << 3 | _VARINT, 1)))
+        else:
+            out.append(bytes(data[field.start : field.end]))
+    return b"".join(out)
+
+
+def _entry(key: str, value: str) -> bytes:
+    return _delimited(1, key.encode()) + _delimited(2, value.encode())
+
+
+def _delimited(number: int, body: bytes) -> bytes:
+    return _varint(number << 3 | _BYTES) + _varint(len(body)) + body
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _fields(data: Buffer, start: int, end: int) -> Iterator[_Field]:
+    at = start
+    while at < end:
+        tag, value = _read_varint(data, at, end)
+        number, wire = tag >> 3, tag & 7
+        if wire == _BYTES:
+            length, value = _read_varint(data, value, end)
+            stop = value + length
+        elif wire == _VARINT:
+            stop = _read_varint(data, value, end)[1]
+        elif wire in (_EIGHT, _FOUR):
+            stop = value + (8 if wire == _EIGHT else 4)
+        else:
+            raise ArtifactError(f"byte {at} begins no protobuf field")
+        if stop > end or number == 0:
+            raise ArtifactError(f"the field at byte {at} is damaged, or the file is cut short")
+        yield _Field(number, wire, at, value, stop)
+        at = stop
+
+
+def _read_varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end and shift < 64:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    raise ArtifactError(f"the number at byte {at} is damaged, or the file is cut short")

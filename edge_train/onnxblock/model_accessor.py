@@ -1,0 +1,123 @@
+"""The model that blocks write to: one at a time, set by the context managers."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import onnx
+
+
+class ModelAccessor:
+    """The model under construction, its path if it has one, and the counter of new names."""
+
+    def __init__(self, model: onnx.ModelProto, model_path: str | None = None) -> None:
+        self.model = model
+        self.path = model_path
+        #: initializers that blocks added as weights to be trained
+        self.weights: list[str] = []
+        self._taken = _names(model.graph)
+        self._count = 0
+
+    @property
+    def has_path(self) -> bool:
+        """Whether the model came from a file."""
+        return self.path is not None
+
+    def fresh(self, token: str) -> str:
+        """``onnx::<token>::<n>``, a name that the model does not have."""
+        while True:
+            self._count += 1
+            name = f"onnx::{token}::{self._count}"
+            if name not in self._taken:
+                return name
+
+
+def _names(graph: onnx.GraphProto) -> set[str]:
+    names = {value.name for value in (*graph.input, *graph.initializer)}
+    for node in graph.node:
+        names.update((node.name, *node.output))
+    return names
+
+
+_current: ModelAccessor | None = None
+_custom_op_library: os.PathLike[str] | str | None = None
+
+
+def current() -> ModelAccessor:
+    """The accessor of the enclosing ``base`` or ``empty_base``; RuntimeError outside of both."""
+    if _current is None:
+        raise RuntimeError(
+            "no base model: call blocks inside 'with onnxblock.base(model):' or "
+            "'with onnxblock.empty_base():'"
+        )
+    return _current
+
+
+@contextmanager
+def _registered(accessor: ModelAccessor) -> Iterator[ModelAccessor]:
+    global _current
+    if _current is not None:
+        raise RuntimeError("a base model is being built already: leave its 'with' block first")
+    _current = accessor
+    try:
+        yield accessor
+    finally:
+        _current = None
+
+
+@contextmanager
+def base(model: onnx.ModelProto, model_path: str | None = None) -> Iterator[ModelAccessor]:
+    """Blocks called inside work on a copy of ``model``, which the handle's ``model`` gives.
+
+    RuntimeError without a model or inside another base.
+    """
+    if model is None:
+        raise RuntimeError("base needs a model; onnxblock.empty_base() starts from nothing")
+    with _registered(ModelAccessor(copy.deepcopy(model), model_path)) as accessor:
+        yield accessor
+
+
+@contextmanager
+def borrowed(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
+    """As ``base`` without the copy: the blocks change ``model`` itself."""
+    with _registered(ModelAccessor(model)) as accessor:
+        yield accessor
+
+
+@contextmanager
+def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
+    """Blocks called inside build a new model, at the newest opset of ``onnx`` unless told."""
+    model = onnx.ModelProto(ir_version=EMPTY_IR_VERSION, producer_name="orttraining")
+    model.graph.name = "graph"
+    version = opset_version or onnx.defs.onnx_opset_version()
+    for domain, number in (("com.microsoft", 1), ("", version)):
+        model.opset_import.append(onnx.helper.make_opsetid(domain, number))
+    with _registered(ModelAccessor(model)) as accessor:
+        yield accessor
+
+
+#: what onnxruntime-training 1.19.2 writes; a newer IR is not read by it
+EMPTY_IR_VERSION = 10
+
+
+@contextmanager
+def custom_op_library(
+    custom_op_library_path: str | os.PathLike[str],
+) -> Iterator[str | os.PathLike[str]]:
+    """Names the library of the model's custom ops; nodes of foreign domains are kept as they are.
+
+    RuntimeError for a missing file or inside another one.
+    """
+    global _custom_op_library
+    if _custom_op_library is not None:
+        raise RuntimeError("a custom op library is set already: leave its 'with' block first")
+    if not os.path.exists(custom_op_library_path):
+        raise RuntimeError(f"custom op library '{custom_op_library_path}' does not exist")
+    _custom_op_library = custom_op_library_path
+    try:
+        yield custom_op_library_path
+    finally:
+        _custom_op_library = None
