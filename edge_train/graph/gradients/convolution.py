@@ -20,18 +20,18 @@ refuse("Col2Im", "it has no gradient here; use ConvTranspose, which folds and mu
 @gradient("Conv")
 def conv(g: Gradients, node: ir.Node, dy: str) -> Sequence[str]:
     x, w = node.inputs[:2]
-    attributes = attributes_of(node)
-    if node.attr("auto_pad") in _SAME:  # onnxruntime-training takes the pads for 0
-        attributes.update(_same_pads(g, node))
+    attributes = attributes_of(node) | explicit_pads(g, node, g.dims(w)[2:])
     makes = [g.wants(index) for index in range(3)]
     return g.training_op("ConvGrad", dy, x, w, makes=makes, **attributes)
 
 
-def _same_pads(g: Gradients, node: ir.Node) -> dict[str, Any]:
-    """SAME_* as numbers; nothing where only the run tells the sizes."""
-    x, w = node.inputs[:2]
-    geometry, sizes = _Geometry.of(g, node, w), g.dims(x)[2:]
-    totals = []
+def explicit_pads(g: Gradients, node: ir.Node, kernel: Sequence[ir.Dim]) -> dict[str, Any]:
+    """SAME_* of a node as numbers, which onnxruntime-training's ConvGrad takes for zeros; nothing
+    for other padding, and where only the run tells the sizes."""
+    if node.attr("auto_pad") not in _SAME:
+        return {}
+    geometry, totals = _Geometry.of(node, kernel), []
+    sizes = g.dims(node.inputs[0])[2:]
     for size, stride, extent in zip(sizes, geometry.strides, geometry.extent, strict=True):
         if not isinstance(size, int):
             if stride > 1:
@@ -56,12 +56,12 @@ class _Geometry:
     extent: tuple[int, ...]
 
     @staticmethod
-    def of(g: Gradients, node: ir.Node, w: str) -> _Geometry:
-        """Refuse where the kernel's size is not known."""
-        kernel = node.attr("kernel_shape") or g.dims(w)[2:]
+    def of(node: ir.Node, kernel: Sequence[ir.Dim]) -> _Geometry:
+        """``kernel``: the sizes if the node lacks them. Refuse where they are not known."""
+        kernel = node.attr("kernel_shape") or kernel
         known = [size for size in kernel if isinstance(size, int)]
         if len(known) < len(kernel):
-            raise Refuse(f"the kernel's size is not known: '{w}' is {list(g.dims(w))}")
+            raise Refuse(f"the kernel's size is not known: {list(kernel)}")
         ones = (1,) * len(known)
         strides = tuple(node.attr("strides") or ones)
         dilations = tuple(node.attr("dilations") or ones)
@@ -77,7 +77,7 @@ def conv_transpose(g: Gradients, node: ir.Node, dy: str) -> Sequence[str | None]
     x, w = node.inputs[:2]
     axes = range(2, g.rank(x))
     db = g.sum(dy, (0, *axes), keepdims=False) if g.wants(2) else None
-    geometry = _Geometry.of(g, node, w)
+    geometry = _Geometry.of(node, g.dims(w)[2:])
     same: dict[str, Any] = {
         "strides": geometry.strides,
         "dilations": geometry.dilations,

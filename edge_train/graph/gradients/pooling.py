@@ -10,6 +10,7 @@ from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.formula import Refuse
 from edge_train.graph.gradients.builder import Gradients, attributes_of
+from edge_train.graph.gradients.convolution import explicit_pads
 from edge_train.graph.gradients.registry import gradient, refuse
 
 refuse("MaxRoiPool", "it has no gradient here; use MaxPool on crops")
@@ -72,17 +73,14 @@ def lp_pool(g: Gradients, node: ir.Node, dy: str) -> str:
     convolution with ones, a plane a channel."""
     x, p, kernel = node.inputs[0], node.attr("p", 2), tuple(node.attr("kernel_shape"))
     share = _over_power(g, dy, node.outputs[0], p - 1)
-    rank, names = len(kernel), ("auto_pad", "dilations", "pads", "strides")
-    attributes = {"kernel_shape": kernel, **{name: node.attr(name) for name in names}}
+    names = ("kernel_shape", "auto_pad", "dilations", "pads", "strides")
+    attributes = {name: node.attr(name) for name in names} | explicit_pads(g, node, kernel)
     if node.attr("ceil_mode", 0):
         attributes["pads"] = _pads_reached(g, node)
     ones = g.const(np.ones((1, 1, *kernel), dtypes.NUMPY[g.elem_type(x)]))
-    planes = [g.reshape(t, -1, 1, g.shape_slice(t, 2, 2 + rank)) for t in (share, x)]
-    makes = (True, False, False)
-    spread = g.training_op(
-        "ConvGrad", *planes, ones, makes=makes, kernel_shape=kernel, **attributes
-    )
-    return g.mul(g.reshape_like(spread[0], x), _signed_power(g, x, p))
+    planes = [g.reshape(t, -1, 1, g.shape_slice(t, 2, 2 + len(kernel))) for t in (share, x)]
+    dx, *_ = g.training_op("ConvGrad", *planes, ones, makes=(True, False, False), **attributes)
+    return g.mul(g.reshape_like(dx, x), _signed_power(g, x, p))
 
 
 def _pads_reached(g: Gradients, node: ir.Node) -> list[int]:

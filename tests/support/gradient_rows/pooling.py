@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from support.gradient_forwards import Expected, of_formula, of_lp_pool, of_stock
+from support.gradient_forwards import of_formula, of_lp_pool, of_stock
 from support.gradients import Row, chain, node, single
 from support.lowering import Array
 
@@ -64,14 +64,14 @@ TIED = np.array([[[[2, 1, 2], [0, 2, -1]], [[0, 0, 0], [0, 0, 0]]]], np.float32)
 INDICES = np.array([[[[3, 0], [7, 9]]]], np.int64)
 
 
-def global_power(p: int) -> Expected:
+def global_power(name: str, x: Array, p: int) -> Row:
     """(sum |x|^p)^(1/p) of each plane."""
 
     def forward(inputs: dict[str, Array]) -> Array:
         axes = tuple(range(2, inputs["x"].ndim))
         return np.asarray((np.abs(inputs["x"]) ** p).sum(axes, keepdims=True) ** (1 / p))
 
-    return of_formula(forward)
+    return single(name, {"x": x}, attrs={"p": p}, expected=of_formula(forward))
 
 
 def shared(inputs: dict[str, Array], r: dict[str, Array]) -> dict[str, Array]:
@@ -116,11 +116,9 @@ ROWS: list[Row] = [
     single("GlobalMaxPool", {"x": distinct(2, 3, 4, 5)}),
     single("GlobalMaxPool:1-D", {"x": distinct(2, 3, 4)}, expected=of_stock("GlobalMaxPool", 0.25)),
     single("GlobalMaxPool:ties", {"x": TIED}, expected=shared),
-    single("GlobalLpPool", {"x": distinct(2, 3, 2, 5)}, expected=global_power(2)),
-    single("GlobalLpPool:p 1", {"x": distinct(2, 3, 4)}, attrs={"p": 1}, expected=global_power(1)),
-    single(
-        "GlobalLpPool:p 3", {"x": distinct(1, 2, 2, 5)}, attrs={"p": 3}, expected=global_power(3)
-    ),
+    global_power("GlobalLpPool", distinct(2, 3, 2, 5), 2),
+    global_power("GlobalLpPool:p 1", distinct(2, 3, 4), 1),
+    global_power("GlobalLpPool:p 3", distinct(1, 2, 2, 5), 3),
     single(
         "MaxUnpool",
         {"x": distinct(1, 1, 2, 2), "where": INDICES},
