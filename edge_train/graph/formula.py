@@ -104,14 +104,16 @@ class Formula:
         domain: str = "",
         **attributes: Any,
     ) -> tuple[str, ...]:
-        """Adds a node with ``n`` outputs; they take the first input's dtype unless told."""
+        """Adds a node with ``n`` outputs of the told dtype, else the op's, else the first input's."""
         outputs = tuple(self._fresh(op_type) for _ in range(n))
         name = self._node_name(op_type, outputs[0])
         node = ir.make_node(op_type, inputs, outputs, name, domain, **attributes)
         self.nodes.append(node)
         for output in outputs:
-            self.shapes.set(output, elem_type or self.elem_type(inputs[0]), None)
+            self.shapes.set(output, elem_type, None)
         self.shapes.infer_node(node)
+        for output in outputs:
+            self.shapes.learn(output, self.elem_type(inputs[0]), None)
         return outputs
 
     def op(

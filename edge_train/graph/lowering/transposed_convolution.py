@@ -42,8 +42,15 @@ def conv_transpose_grad(b: Builder, node: ir.Node) -> tuple[str, ...]:
     window, seen = _convolved(b, node, dy, x, kernel_of(b, node, w))
     dx = dw = ""
     if node.output(0):
-        same = {"strides": window.strides, "dilations": window.dilations, "pads": window.pads}
-        dx = b.op("Conv", seen, w, group=group, **same)
+        dx = b.op(
+            "Conv",
+            seen,
+            w,
+            group=group,
+            strides=window.strides,
+            dilations=window.dilations,
+            pads=window.pads,
+        )
     if node.output(1):
         dw = weight_gradient(b, x, seen, w, window, group)
     return dx, dw, b.sum(dy, (0, *window.axes), keepdims=False) if node.output(2) else ""
