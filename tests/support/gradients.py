@@ -104,8 +104,9 @@ def single(
 
 
 def chain(name: str, nodes: Sequence[ir.Node], inputs: Arrays, **options: Any) -> Row:
-    """A row of several nodes."""
-    return Row(name, tuple(nodes), inputs, **options)
+    """A row of several nodes, which get names of their own."""
+    named = (replace(n, name=f"{n.name}_{index}") for index, n in enumerate(nodes))
+    return Row(name, tuple(named), inputs, **options)
 
 
 def away(x: Array, *kinks: float, by: float = 0.05) -> Array:

@@ -98,9 +98,9 @@ def extreme(g: Gradients, node: ir.Node, dy: str) -> Sequence[str | None]:
 
 
 @gradient("Mean", broadcasts=True)
-def mean(g: Gradients, node: ir.Node, dy: str) -> Sequence[str]:
+def mean(g: Gradients, node: ir.Node, dy: str) -> Sequence[str | None]:
     count = len(node.inputs)
-    return [g.div(dy, float(count)) if count > 1 else dy] * count
+    return [g.div(dy, float(count)) if g.wants(i) else None for i in range(count)]
 
 
 @gradient("Clip")
