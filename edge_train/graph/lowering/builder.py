@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from edge_train.graph import ir
 from edge_train.graph.formula import TO_END, Formula, Operand, Refuse
@@ -40,65 +38,6 @@ class Builder(Formula):
         self.nodes.append(replace(node, outputs=outputs))
         self.shapes.infer_node(self.nodes[-1])
         return outputs
-
-    def scan(
-        self,
-        body: ScanBody,
-        states: Sequence[str],
-        sequences: Sequence[str],
-        backwards: bool = False,
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The last states and the stacked outputs of a body run along axis 0 of the sequences.
-
-        The body may read any tensor of the graph, but must not ask for shapes: the nodes for them
-        are kept for later. ``backwards`` goes from the last slice to the first; the outputs then
-        still lie as the sequences do.
-        """
-        inputs = [self._body_input(name, 0) for name in states]
-        inputs += [self._body_input(name, 1) for name in sequences]
-        names = [value.name for value in inputs]
-        outer, self.nodes = self.nodes, []
-        try:
-            last, stacked = body(names[: len(states)], names[len(states) :])
-            ends = self._distinct([*last, *stacked])
-            nodes = self.nodes
-        finally:
-            self.nodes = outer
-        outputs = [ir.Value(name, self.elem_type(name), None) for name in ends]
-        results = self.ops(
-            "Scan",
-            *states,
-            *sequences,
-            n=len(outputs),
-            body=ir.Graph("step", nodes, inputs, outputs),
-            num_scan_inputs=len(sequences),
-            scan_input_directions=[int(backwards)] * len(sequences),
-            scan_output_directions=[int(backwards)] * len(stacked),
-        )
-        return results[: len(states)], results[len(states) :]
-
-    def _distinct(self, names: list[str]) -> list[str]:
-        """Outputs of a body, each made by a node and named once: else onnxruntime mixes up their
-        memory, without a word."""
-        made = {name for node in self.nodes for name in node.outputs}
-        distinct: list[str] = []
-        for name in names:
-            fresh = name in made and name not in distinct
-            distinct.append(name if fresh else self.op("Identity", name))
-        return distinct
-
-    def _body_input(self, name: str, skip: int) -> ir.Value:
-        """What the body of a scan sees of an outer tensor without its first ``skip`` axes."""
-        dims = self.shapes.dims(name)
-        value = ir.Value(
-            self._fresh("in"), self.elem_type(name), None if dims is None else dims[skip:]
-        )
-        self.shapes.set(value.name, value.elem_type, value.dims)
-        return value
-
-
-#: states and slices of one step -> new states and outputs
-ScanBody: TypeAlias = Callable[[Sequence[str], Sequence[str]], tuple[Sequence[str], Sequence[str]]]
 
 
 class LabelRange:
