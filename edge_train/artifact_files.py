@@ -37,7 +37,7 @@ def write_files(
     if optimizer is not None:
         models["optimizer_model.onnx"] = optimizer.SerializeToString()
     checkpoint = Checkpoint(
-        tuple(_tensor(tensor, source) for tensor in built.trainable),
+        tuple(_trainable(tensor, source) for tensor in built.trainable),
         tuple(_tensor(tensor, source) for tensor in built.frozen),
     )
     with ExitStack() as stack:
@@ -52,6 +52,14 @@ def write_files(
 
 def _tensor(tensor: ir.Tensor, source: ModelSource) -> Tensor:
     return Tensor(tensor.name, tensor.data_type, tensor.dims, source.data(tensor))
+
+
+def _trainable(tensor: ir.Tensor, source: ModelSource) -> Tensor:
+    """As float32, whatever the type in the model."""
+    if tensor.data_type == dtypes.FLOAT:
+        return _tensor(tensor, source)
+    values = _tensor(tensor, source).array().astype(np.float32)
+    return Tensor(tensor.name, dtypes.FLOAT, tensor.dims, values)
 
 
 def _nominal(checkpoint: Checkpoint) -> Checkpoint:

@@ -24,10 +24,14 @@ except ImportError as error:
 from edge_train import onnxblock
 from edge_train.artifact_files import write_files
 from edge_train.errors import ArtifactError, EdgeTrainError
+from edge_train.graph.opset import raise_opset
 from edge_train.graph.parameters import Choice
 from edge_train.graph.training import Built, build
 from edge_train.model_source import ModelSource
 from edge_train.onnxblock import graphs, model_accessor
+
+#: the first opset with SoftmaxCrossEntropyLoss; older models are raised
+OLDEST = 12
 
 
 class LossType(Enum):
@@ -131,11 +135,13 @@ def _build(
     loss_inputs: tuple[str, ...],
     additional: tuple[str, ...],
 ) -> tuple[Built, int]:
-    own = {tensor.name for tensor in model.graph.initializer}
+    if graphs.opset_of(model) < OLDEST:
+        model = graphs.from_ir(raise_opset(graphs.to_ir(model)))
+    own = graphs.weight_names(model)
     outputs = [value.name for value in model.graph.output]
     with model_accessor.borrowed(model) as accessor:
         names, problems = _losses(loss, list(loss_inputs) or outputs, bool(loss_inputs), outputs)
-        weights = frozenset(own.union(accessor.weights))
+        weights = own.union(accessor.weights)
         choice = Choice(train, freeze, weights)
         built = build(graphs.to_ir(model), [*names, *additional], choice, problems)
         return built, graphs.opset_of(model)
@@ -186,12 +192,14 @@ def _optimizer_model(
     if isinstance(optimizer, OptimType):
         block = getattr(onnxblock.optim, optimizer.name)()
     # names and types are what an optimizer needs; the data stays where it is
-    parameters = tuple(
+    trainable, frozen = (
         [onnx.TensorProto(name=t.name, data_type=t.data_type, dims=t.dims) for t in tensors]
         for tensors in (built.trainable, built.frozen)
     )
+    for parameter in trainable:
+        parameter.data_type = onnx.TensorProto.FLOAT
     with onnxblock.empty_base(opset_version=opset):
-        block(parameters)
+        block((trainable, frozen))
         made = getattr(block, "to_model_proto", None)
         if made is None:
             raise ArtifactError(

@@ -20,6 +20,7 @@ from edge_train.graph.broadcast import unbroadcast
 from edge_train.graph.formula import Refuse
 from edge_train.graph.gradients import NO_GRADIENT, REFUSED, RULES, key_of
 from edge_train.graph.gradients.builder import Gradients
+from edge_train.graph.passes import outer_reads
 from edge_train.graph.shapes import Shapes
 
 FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.DOUBLE, dtypes.BFLOAT16)
@@ -72,7 +73,8 @@ def survey(graph: ir.Graph, shapes: Shapes, loss: str, wanted: Sequence[str]) ->
     except ArtifactError as error:
         problems.append(str(error))
     path = _Path(graph, shapes, loss, wanted)
-    unreached = tuple(name for name in wanted if name not in path.uses)
+    reached = set(path.uses).union(*(outer_reads(node) for node in path.nodes))
+    unreached = tuple(name for name in wanted if name not in reached)
     return Survey(tuple(problems), unreached, tuple(path.missing()))
 
 
@@ -105,7 +107,7 @@ class _Path:
         for node in reversed(forward):
             if needed.intersection(filter(None, node.outputs)):
                 nodes.append(node)
-                needed.update(self._names(node, active))
+                needed.update(self._names(node, active), _inner_reads(node) & active)
         self.nodes = nodes[::-1]
         self._active = active
         reads = (name for node in self.nodes for name in self._names(node, active))
@@ -115,8 +117,7 @@ class _Path:
         return self._shapes.elem_type(name) in (None, *FLOATS)
 
     def _reads(self, node: ir.Node, active: set[str]) -> bool:
-        outer = {name for body in ir.subgraphs(node) for n in body.nodes for name in n.inputs}
-        return bool(self._names(node, active)) or bool(outer & active)
+        return bool(self._names(node, active)) or bool(_inner_reads(node) & active)
 
     def _names(self, node: ir.Node, active: set[str]) -> list[str]:
         return [node.inputs[index] for index in self._indices(node, active)]
@@ -148,6 +149,12 @@ class _Path:
         lines = self.missing()
         if lines:
             raise UnsupportedOp(_listed(lines))
+
+
+def _inner_reads(node: ir.Node) -> set[str]:
+    """What the subgraphs of a node read, outer tensors among them."""
+    reads = (outer_reads(inner) for body in ir.subgraphs(node) for inner in body.nodes)
+    return set().union(*reads)
 
 
 def _listed(lines: list[str]) -> str:

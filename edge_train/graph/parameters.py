@@ -7,7 +7,7 @@ too. Running statistics are parameters that cannot be trained.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -59,6 +59,10 @@ class Choice:
     freeze: tuple[str, ...] = ()
     weights: Collection[str] | None = None
 
+    def names(self) -> frozenset[str]:
+        """Everything that is asked for by its own name, and the patterns."""
+        return frozenset((*(self.train or ()), *self.freeze))
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -76,7 +80,7 @@ def parameter_names(graph: ir.Graph) -> tuple[list[str], list[str]]:
     producers = graph.producers()
     weights: set[str] = set()
     statistics: set[str] = set()
-    for node in graph.nodes:
+    for node in _all_nodes(graph.nodes):
         settings = _SETTINGS.get(node.op_type, ())
         for index, name in enumerate(node.inputs):
             tensor = graph.initializers.get(name)
@@ -88,6 +92,13 @@ def parameter_names(graph: ir.Graph) -> tuple[list[str], list[str]]:
                 weights.add(name)
     names = list(graph.initializers)
     return [n for n in names if n in weights - statistics], [n for n in names if n in statistics]
+
+
+def _all_nodes(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
+    for node in nodes:
+        yield node
+        for body in ir.subgraphs(node):
+            yield from _all_nodes(body.nodes)
 
 
 def _is_number(node: ir.Node, tensor: ir.Tensor, producers: dict[str, ir.Node]) -> bool:

@@ -16,9 +16,12 @@ from edge_train.errors import ArtifactError, UnsupportedOp
 from edge_train.graph import ir
 from edge_train.graph.autodiff import differentiate, survey
 from edge_train.graph.inference import enter_inference_mode
+from edge_train.graph.masters import with_float32_parameters
 from edge_train.graph.parameters import Choice, Selection, select
 from edge_train.graph.passes import live_nodes, outer_reads
 from edge_train.graph.prepare import prepare
+from edge_train.graph.prepare.functions import inline_functions
+from edge_train.graph.prepare.weights import constants_as_initializers, own_weights
 from edge_train.graph.shapes import Shapes
 
 RESET = "lazy_reset_grad"
@@ -44,13 +47,16 @@ def build(
 ) -> Built:
     """Differentiates ``outputs[0]``, the loss, with regard to the chosen parameters.
 
-    ``problems`` found earlier join the report. Errors: ArtifactError listing every problem,
+    ``problems`` found earlier join the report. The parameters have their data in the type and place
+    they had in ``forward``; the graphs take float32. Errors: ArtifactError listing every problem,
     UnsupportedOp where all of them are nodes that cannot be differentiated.
     """
+    forward = own_weights(constants_as_initializers(inline_functions(forward)), choice.names())
     graph = forward.graph
     chosen = select(graph, choice)
     found = [*problems, *chosen.problems, *_output_problems(graph, outputs)]
     if not found or chosen.trainable:
+        forward = with_float32_parameters(forward, chosen.trainable)
         prepared, shapes, missing = _surveyed(forward, outputs, chosen)
         found += missing.problems
         if missing.unsupported and not found:
@@ -202,7 +208,19 @@ def _with_parameter_inputs(
             initializers={name: t for name, t in rest.items() if name in used},
             value_info={n: v for n, v in graph.value_info.items() if n in used},
         ),
+        opset_imports=_used_imports(model, nodes),
     )
+
+
+def _used_imports(model: ir.Model, nodes: Sequence[ir.Node]) -> list[tuple[str, int]]:
+    """Without domains that no node is of: their version could be unknown to the runtime."""
+    used = {*ir.ONNX_DOMAINS, *_domains(nodes)}
+    return [item for item in model.opset_imports if item[0] in used]
+
+
+def _domains(nodes: Sequence[ir.Node]) -> set[str]:
+    bodies = (body for node in nodes for body in ir.subgraphs(node))
+    return {node.domain for node in nodes}.union(*(_domains(body.nodes) for body in bodies))
 
 
 def _accumulated(model: ir.Model, outputs: Sequence[str], gradients: Mapping[str, str]) -> ir.Model:

@@ -97,6 +97,13 @@ def register_graph_outputs(model: onnx.ModelProto, output_names: Sequence[str] |
     model.graph.output.extend(outputs)
 
 
+def weight_names(model: onnx.ModelProto) -> frozenset[str]:
+    """What a model has before a loss is added: initializers, and tensors made by its nodes, which
+    may turn out to be constants."""
+    made = (name for node in model.graph.node for name in node.output)
+    return frozenset((*(tensor.name for tensor in model.graph.initializer), *made))
+
+
 def value_info(name: str, elem_type: int | None, dims: Dims | None) -> onnx.ValueInfoProto:
     """A tensor declaration."""
     shape = None if dims is None else list(dims)

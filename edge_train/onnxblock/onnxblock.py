@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 
 from edge_train.graph import ir, onnx_codec
+from edge_train.graph.masters import as_float32
 from edge_train.graph.parameters import Choice
 from edge_train.graph.training import Built, build
 from edge_train.onnxblock import graphs, model_accessor
@@ -63,8 +64,8 @@ class TrainingBlock(Block):
         RuntimeError before the block was called.
         """
         built = self._finished()
-        trainable, frozen = built.trainable, built.frozen
-        return [_proto(tensor) for tensor in trainable], [_proto(tensor) for tensor in frozen]
+        trainable = [_proto(as_float32(tensor)) for tensor in built.trainable]
+        return trainable, [_proto(tensor) for tensor in built.frozen]
 
     def to_model_proto(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:
         """The training model and the eval model; RuntimeError before the block was called."""
@@ -82,13 +83,13 @@ class TrainingBlock(Block):
         Errors: ArtifactError listing everything that keeps the model from being trained,
         UnsupportedOp where that is nodes without gradient alone.
         """
-        own = {tensor.name for tensor in model_accessor.current().model.graph.initializer}
+        own = graphs.weight_names(model_accessor.current().model)
         output = super().__call__(*args, **kwargs)
         names = [output] if isinstance(output, str) else list(output)
         choice = Choice(
             train=tuple(name for name, value in self._choice.items() if value),
             freeze=tuple(name for name, value in self._choice.items() if not value),
-            weights=frozenset(own.union(model_accessor.current().weights)),
+            weights=own.union(model_accessor.current().weights),
         )
         self._built = build(graphs.to_ir(self.base), names, choice)
         self.base.CopyFrom(graphs.from_ir(self._built.training))
