@@ -1,26 +1,52 @@
-"""Host side: makes a forward graph fit for differentiation. Each pass takes and gives an ir.Model.
+"""Host side: makes what users export fit for training. Each pass takes and gives an ir.Model.
 
-The order matters: opset first, so that every later pass and every gradient rule knows one opset.
+``tidy`` comes first: after it every weight is an initializer, and the graph is flat. The eval graph
+is built on that. ``prepare`` goes on to the graph that is differentiated; the opset first, so that
+every later pass and every gradient rule knows one opset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 
 from edge_train.graph import ir
-from edge_train.graph.opset import raise_opset
+from edge_train.graph.opset import TARGET, raise_opset
+from edge_train.graph.prepare.branches import fold_branches
+from edge_train.graph.prepare.cleanup import clean
+from edge_train.graph.prepare.folding import fold_constants
+from edge_train.graph.prepare.functions import inline_functions
+from edge_train.graph.prepare.fusions import fuse
 from edge_train.graph.prepare.names import name_nodes
 from edge_train.graph.prepare.training_mode import enter_training_mode
+from edge_train.graph.prepare.weights import constants_as_initializers, own_weights
 
-PASSES: tuple[Callable[[ir.Model], ir.Model], ...] = (
-    raise_opset,
-    name_nodes,
-    enter_training_mode,
-)
+__all__ = ["prepare", "tidy"]
+
+#: the first opset with SoftmaxCrossEntropyLoss, and with losses written once for all of them
+OLDEST_WITH_LOSSES = 13
 
 
-def prepare(model: ir.Model) -> ir.Model:
-    """The model at opset 21 with named nodes, in training mode."""
-    for step in PASSES:
-        model = step(model)
+def tidy(model: ir.Model, names: Collection[str] = ()) -> ir.Model:
+    """The model without functions, constant nodes and Ifs whose branch is known.
+
+    ``names``: parameters asked for; those that are copies of another become weights of their own.
+    Opsets below 13 and above 21 become 21. External data stays where it is.
+    """
+    model = fold_branches(inline_functions(model))
+    model = own_weights(constants_as_initializers(model, names), names)
+    version = model.opset() or TARGET
+    return model if OLDEST_WITH_LOSSES <= version <= TARGET else raise_opset(model)
+
+
+def prepare(model: ir.Model, keep: Collection[str] | None = None) -> ir.Model:
+    """The model at opset 21 with named nodes, in training mode.
+
+    ``keep``: the outputs and parameters, given which the graph is also simplified (constants
+    computed, no-ops and duplicates removed, known formulas fused); None leaves every tensor.
+    """
+    model = constants_as_initializers(raise_opset(fold_branches(inline_functions(model))))
+    model = enter_training_mode(name_nodes(model))
+    if keep is not None:
+        model = clean(fold_constants(model, keep), keep)
+        model = fuse(model, keep)
     return model

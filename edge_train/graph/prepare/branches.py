@@ -1,0 +1,117 @@
+"""Replaces an If whose condition is known by the branch that it takes.
+
+Exporters write such an If around Squeeze and the like, to ask for a size that the model declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from edge_train.graph import ir
+from edge_train.graph.passes import all_names, renamed
+from edge_train.graph.shape_rules import ints
+from edge_train.graph.shapes import Shapes
+
+MAX_ITEMS = 64
+
+#: what conditions are made of; the operands are flat
+_OPS: dict[str, Callable[..., np.ndarray]] = {
+    "And": np.logical_and,
+    "Cast": np.asarray,
+    "Equal": np.equal,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Identity": np.asarray,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "Not": np.logical_not,
+    "Or": np.logical_or,
+    "Reshape": np.asarray,
+    "Squeeze": np.asarray,
+    "Unsqueeze": np.asarray,
+    "Xor": np.logical_xor,
+}
+_FIRST_ONLY = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+
+
+def fold_branches(model: ir.Model) -> ir.Model:
+    """The model without the Ifs whose condition is constant, or follows from declared sizes."""
+    graph = model.graph
+    while True:
+        index = _decided(graph)
+        if index is None:
+            return replace(model, graph=graph)
+        graph = _folded(graph, *index)
+
+
+def _decided(graph: ir.Graph) -> tuple[int, bool] | None:
+    """The first If with a known condition, and its value."""
+    ifs = [index for index, node in enumerate(graph.nodes) if node.op_type == "If"]
+    if not ifs:
+        return None
+    condition = _Condition(graph)
+    for index in ifs:
+        value = condition.value(graph.nodes[index].input(0))
+        if value is not None and value.size == 1:
+            return index, bool(value[0])
+    return None
+
+
+class _Condition:
+    """Evaluates what a condition is computed from: constants and sizes."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph, self._shapes = graph, Shapes.of(graph)
+        self._producers = graph.producers()
+
+    def value(self, name: str) -> np.ndarray | None:
+        """The flat value of a tensor, None if it is not known."""
+        sizes = ints(self._shapes.contents(name))
+        if sizes is not None:
+            return np.array(sizes, np.int64)
+        node = self._producers.get(name)
+        tensor = self._graph.initializers.get(name)
+        if node is not None and node.op_type == "Constant":
+            tensor = node.attr("value")
+        if tensor is not None:
+            small = tensor.raw is not None and len(tensor.raw) <= 8 * MAX_ITEMS
+            return tensor.array().ravel() if small else None
+        if node is None or node.op_type not in _OPS:
+            return None
+        names = node.inputs[:1] if node.op_type in _FIRST_ONLY else node.inputs
+        operands = [self.value(item) for item in names]
+        if any(operand is None for operand in operands):
+            return None
+        result: np.ndarray = _OPS[node.op_type](*operands)
+        return result
+
+
+def _folded(graph: ir.Graph, index: int, value: bool) -> ir.Graph:
+    """The graph with one If replaced by a branch."""
+    node = graph.nodes[index]
+    body: ir.Graph = node.attr("then_branch" if value else "else_branch")
+    rest = replace(graph, nodes=[*graph.nodes[:index], *graph.nodes[index + 1 :]])
+    name_of = _naming(node, body, all_names(rest))
+    moved = [replace(tensor, name=name_of(name)) for name, tensor in body.initializers.items()]
+    nodes = [renamed(item, name_of) for item in body.nodes]
+    for end, outside in zip(body.outputs, node.outputs, strict=False):
+        if outside and name_of(end.name) != outside:
+            nodes.append(ir.make_node("Identity", [name_of(end.name)], [outside], outside))
+    return replace(
+        graph,
+        nodes=[*graph.nodes[:index], *nodes, *graph.nodes[index + 1 :]],
+        initializers={**graph.initializers, **{tensor.name: tensor for tensor in moved}},
+    )
+
+
+def _naming(node: ir.Node, body: ir.Graph, taken: set[str]) -> Callable[[str], str]:
+    """Names of the branch's tensors outside: that of the If's output, or their own where free."""
+    made = {name for item in body.nodes for name in item.outputs if name}
+    ends = zip(body.outputs, node.outputs, strict=False)
+    table = {end.name: outside for end, outside in ends if outside and end.name in made}
+    for name in sorted((made | set(body.initializers)) - set(table)):
+        table[name] = name if name not in taken else f"{node.outputs[0]}/{name}"
+    return lambda name: table.get(name, name)

@@ -1,0 +1,85 @@
+"""Lets every weight be an initializer under the name that the exporter's framework gave it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+
+from edge_train import dtypes
+from edge_train.graph import ir
+
+
+def constants_as_initializers(model: ir.Model, names: Collection[str] | None = None) -> ir.Model:
+    """Constant nodes become initializers, and no initializer is a graph input as well.
+
+    The latter was the rule for files of IR version 3. ``names``: the parameters asked for, given
+    which a float of one element stays a node unless it is named: that is an epsilon, no weight.
+    """
+    graph = model.graph
+    ends = {value.name for value in graph.outputs}
+    moved: dict[str, ir.Tensor] = {}
+    nodes = []
+    for node in graph.nodes:
+        tensor = _value(node) if node.op_type == "Constant" else None
+        name = node.output(0)
+        stays = tensor is None or name in ends
+        if names is not None and name not in names:
+            stays = stays or _is_number(tensor)
+        if tensor is None or stays:
+            nodes.append(node)
+        else:
+            moved[name] = replace(tensor, name=name)
+    tensors = {**graph.initializers, **moved}
+    inputs = [value for value in graph.inputs if value.name not in tensors]
+    version = max(model.ir_version, 4)
+    graph = replace(graph, nodes=nodes, inputs=inputs, initializers=tensors)
+    return replace(model, graph=graph, ir_version=version)
+
+
+def _is_number(tensor: ir.Tensor | None) -> bool:
+    floats = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.DOUBLE, dtypes.BFLOAT16)
+    return tensor is not None and tensor.data_type in floats and math.prod(tensor.dims) == 1
+
+
+def _value(node: ir.Node) -> ir.Tensor | None:
+    """The tensor of a Constant node; None for the kinds that are no dense tensor."""
+    if "value" in node.attributes:
+        tensor: ir.Tensor = node.attr("value")
+        return tensor
+    for name, kind in (("int", dtypes.INT64), ("float", dtypes.FLOAT)):
+        for key in (f"value_{name}", f"value_{name}s"):
+            if key in node.attributes:
+                return ir.Tensor.of("", np.array(node.attr(key), dtypes.NUMPY[kind]))
+    return None
+
+
+def own_weights(model: ir.Model, names: Collection[str]) -> ir.Model:
+    """Weights of ``names`` that are copies of another initializer become initializers.
+
+    Exporters store equal weights once and write the others as Identity (or Transpose) of the one
+    that is stored, under the name they have in the framework. Asked for by that name, such a
+    weight is trained on its own.
+    """
+    graph = model.graph
+    tensors, nodes = dict(graph.initializers), []
+    for node in graph.nodes:
+        source = tensors.get(node.input(0))
+        own = None
+        if source is not None and node.output(0) in names:
+            own = _copied(node, source)
+        if own is None:
+            nodes.append(node)
+        else:
+            tensors[node.outputs[0]] = replace(own, name=node.outputs[0])
+    return replace(model, graph=replace(graph, nodes=nodes, initializers=tensors))
+
+
+def _copied(node: ir.Node, source: ir.Tensor) -> ir.Tensor | None:
+    if node.op_type == "Identity":
+        return source
+    if node.op_type != "Transpose" or source.raw is None or source.data_type not in dtypes.NUMPY:
+        return None
+    return ir.Tensor.of("", np.transpose(source.array(), node.attr("perm")))
