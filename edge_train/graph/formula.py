@@ -81,7 +81,7 @@ class Formula:
         if key not in self._known:
             name = self._known[key] = self._fresh("const")
             self.constants[name] = ir.Tensor.of(name, value)
-            self.shapes.set(name, dtypes.number_of(value.dtype), value.shape)
+            self.shapes.learn_tensor(name, self.constants[name])
         return self._known[key]
 
     def ints(self, *values: int) -> str:

@@ -161,7 +161,8 @@ def _accumulator(s: Shapes, node: ir.Node) -> Facts:
 # --- broadcasting ------------------------------------------------------------------------------
 
 
-def _broadcast_dim(dims: Sequence[ir.Dim]) -> ir.Dim:
+def broadcast_dim(dims: Sequence[ir.Dim]) -> ir.Dim:
+    """The size of an axis of a result whose operands have these."""
     grown = {dim for dim in dims if dim != 1}
     sizes = [dim for dim in grown if isinstance(dim, int)]
     if sizes:
@@ -176,7 +177,7 @@ def broadcast(shapes: Sequence[Dims | None]) -> Dims | None:
     known = [dims[::-1] for dims in shapes if dims is not None]
     if len(known) < len(shapes):
         return None
-    return tuple([_broadcast_dim(dims) for dims in zip_longest(*known, fillvalue=1)])[::-1]
+    return tuple([broadcast_dim(dims) for dims in zip_longest(*known, fillvalue=1)])[::-1]
 
 
 def _broadcast_inputs(s: Shapes, node: ir.Node) -> Dims | None:

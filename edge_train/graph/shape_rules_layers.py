@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from edge_train import dtypes
 from edge_train.graph import ir
-from edge_train.graph.shape_rules import Dims, Fact, Facts, axis_of, broadcast, like, rule
+from edge_train.graph.equations import explicit_terms
+from edge_train.graph.shape_rules import (
+    Dims,
+    Fact,
+    Facts,
+    axis_of,
+    broadcast,
+    broadcast_dim,
+    like,
+    rule,
+)
 
 if TYPE_CHECKING:
     from edge_train.graph.shapes import Shapes
@@ -40,13 +50,16 @@ def _swapped(dims: Dims, swap: int) -> Dims:
 @rule("Einsum")
 def _einsum(s: Shapes, node: ir.Node) -> Facts:
     elem_type = s.elem_type(node.input(0))
-    terms, arrow, result = node.attr("equation").replace(" ", "").partition("->")
-    if not arrow or "." in terms:
+    shapes = [s.dims(name) for name in node.inputs]
+    known = [dims for dims in shapes if dims is not None]
+    if len(known) < len(shapes):
         return [(elem_type, None)]
-    sizes: dict[str, ir.Dim] = {}
-    for letters, name in zip(terms.split(","), node.inputs, strict=True):
-        sizes.update(zip(letters, s.dims(name) or (None,) * len(letters), strict=True))
-    return [(elem_type, tuple([sizes.get(letter) for letter in result]))]
+    terms, result = explicit_terms(node.attr("equation"), [len(dims) for dims in known])
+    sizes: dict[str, list[ir.Dim]] = {}
+    for letters, dims in zip(terms, known, strict=True):
+        for letter, dim in zip(letters, dims, strict=True):
+            sizes.setdefault(letter, []).append(dim)
+    return [(elem_type, tuple([broadcast_dim(sizes[letter]) for letter in result]))]
 
 
 # --- windows -----------------------------------------------------------------------------------

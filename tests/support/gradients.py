@@ -72,8 +72,9 @@ class Row:
 
     @property
     def ops(self) -> set[tuple[str, str]]:
-        """(domain, op type) of every node."""
-        return {(n.domain, n.op_type) for n in self.nodes}
+        """(domain, op type) of every node, as written and in training mode."""
+        ready = prepare(forward_model(self)).graph.nodes
+        return {(n.domain, n.op_type) for n in (*self.nodes, *ready)}
 
     @property
     def asked(self) -> tuple[str, ...]:

@@ -6,8 +6,6 @@ Letters that only this operand has were summed: dy spreads over them. A letter t
 
 from __future__ import annotations
 
-import string
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,39 +13,23 @@ import numpy as np
 from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.broadcast import unbroadcast
+from edge_train.graph.equations import explicit_terms
 from edge_train.graph.formula import Refuse
 from edge_train.graph.gradients.builder import Gradients
 from edge_train.graph.gradients.registry import gradient
-
-_DOTS = "..."
 
 
 @gradient("Einsum")
 def einsum(g: Gradients, node: ir.Node, dy: str) -> Sequence[str | None]:
     ranks = [g.rank(name) for name in node.inputs]
-    terms, result = explicit_terms(node.attr("equation"), ranks)
+    try:
+        terms, result = explicit_terms(node.attr("equation"), ranks)
+    except ValueError as error:
+        raise Refuse(str(error)) from None
     return [
         _operand_gradient(g, dy, result, node.inputs, terms, index) if g.wants(index) else None
         for index in range(len(terms))
     ]
-
-
-def explicit_terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The letters of each operand and of the result, "..." and an omitted result spelled out."""
-    left, arrow, result = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if len(terms) != len(ranks):
-        raise Refuse(f"equation '{equation}' has {len(terms)} operands, the node {len(ranks)}")
-    if not arrow:
-        counts = Counter(left.replace(".", "").replace(",", ""))
-        once = "".join(sorted(letter for letter, count in counts.items() if count == 1))
-        result = (_DOTS if _DOTS in left else "") + once
-    hidden = [rank - len(term.replace(_DOTS, "")) for term, rank in zip(terms, ranks, strict=True)]
-    most = max((n for n, term in zip(hidden, terms, strict=True) if _DOTS in term), default=0)
-    free = [letter for letter in string.ascii_letters if letter not in equation]
-    dots = "".join(free[:most])
-    spelled = [term.replace(_DOTS, dots[most - n :]) for term, n in zip(terms, hidden, strict=True)]
-    return spelled, result.replace(_DOTS, dots)
 
 
 def _operand_gradient(
