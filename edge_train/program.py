@@ -146,6 +146,7 @@ class TrainingProgram(Program):
         return self._accumulator
 
     def _move_statistics(self) -> None:
-        for name, values in self._statistics.items():
-            if np.isfinite(values).all():
+        """All of them or none: an overflow in one belongs to a batch that is not to be learned."""
+        if all(np.isfinite(values).all() for values in self._statistics.values()):
+            for name, values in self._statistics.items():
                 self._state.parameters[name].data[...] = values

@@ -130,3 +130,37 @@ def test_u070_without_the_guard_the_weights_are_ruined() -> None:
     module(MLP.feed["x"] * np.float32("nan"), MLP.feed["labels"])
     assert optimizer.step() is True
     assert np.isnan(module.state.parameters["b2"].data).any()
+
+
+def test_u070_statistics_stay_where_only_the_loss_is_not_finite() -> None:
+    """The batch's statistics are fine, but the step that they belong to is left out."""
+    module, optimizer = session_of(BN)
+    bias = module.state.parameters["bf"].data
+    bias[0] = np.inf
+    before = snapshot(module.state)
+    assert not np.isfinite(module(**BN.feed))
+    assert optimizer.step() is False
+    assert all(name.startswith("grad ") for name in differences(before, snapshot(module.state)))
+
+
+def test_u070_statistics_that_overflow_are_not_kept() -> None:
+    """A variance of inf makes a finite loss; mean and variance stay as they were."""
+    module = module_of(BN)
+    before = weights(module)
+    assert np.isfinite(module(BN.feed["x"] * np.float32(1e25), BN.feed["labels"]))
+    assert all(np.array_equal(value, before[name]) for name, value in weights(module).items())
+
+
+def test_u070_an_infinite_loss_with_finite_gradients_is_skipped() -> None:
+    """A squared error overflows, its gradient does not; the sum with a good part is bad too."""
+    case = ZOO["mlp_MSELoss"]
+    module, optimizer = session_of(case)
+    before = weights(module)
+    assert np.isinf(module(case.feed["x"], case.feed["target"] + np.float32(1e25)))
+    assert np.isfinite(module(**case.feed))
+    assert all(np.isfinite(p.grad).all() for _, p in module.state.parameters)
+    assert optimizer.step() is False
+    assert all(np.array_equal(value, before[name]) for name, value in weights(module).items())
+    module.lazy_reset_grad()
+    module(**case.feed)
+    assert optimizer.step() is True
