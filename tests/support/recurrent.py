@@ -142,6 +142,22 @@ def gru(feeds: Arrays, **attrs: Any) -> dict[str, Array]:
     return {"h": h_all, "h_last": h_last, "zrh": zrh}
 
 
+def rnn(feeds: Arrays, **attrs: Any) -> dict[str, Array]:
+    """h, h_last of inputs x, w, r [b, lens, h0]."""
+    walk = _Walk.of(feeds, attrs, 1)
+    h_all = walk.empty()
+    h_last = np.zeros(h_all.shape[1:])
+    acts = functions(("Tanh",), attrs)
+    for d, n, steps in walk:
+        (w,), (r,), (wb,), (rb,) = walk.weights(d)
+        h = walk.values["h0"][d, n]
+        for t in steps:
+            h = h_all[t, d, n] = acts[d][0](w @ walk.values["x"][t, n] + r @ h + wb + rb)
+        if steps:
+            h_last[d, n] = h
+    return {"h": h_all, "h_last": h_last}
+
+
 def gradients(
     layer: Callable[..., dict[str, Array]],
     feeds: Arrays,

@@ -14,6 +14,7 @@ from edge_train.graph.gradients import (
     losses,
     normalization,
     pooling,
+    recurrent,
     reductions,
 )
 from edge_train.graph.gradients.registry import NO_GRADIENT, REFUSED, RULES, Entry, key_of
@@ -35,5 +36,6 @@ _FAMILIES = (
     losses,
     normalization,
     pooling,
+    recurrent,
     reductions,
 )

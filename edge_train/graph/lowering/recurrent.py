@@ -15,7 +15,8 @@ import numpy as np
 
 from edge_train import dtypes
 from edge_train.graph import ir
-from edge_train.graph.lowering.builder import Builder, Refuse
+from edge_train.graph.formula import Formula, Refuse
+from edge_train.graph.lowering.builder import Builder
 from edge_train.graph.lowering.recurrent_activations import Activation, activations_of
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -30,7 +31,7 @@ class Cell:
     activations: tuple[Activation, ...]
 
 
-def cells_of(b: Builder, node: ir.Node, r: str, defaults: Sequence[str]) -> list[Cell]:
+def cells_of(b: Formula, node: ir.Node, r: str, defaults: Sequence[str]) -> list[Cell]:
     """The directions of a node, each with its own activations.
 
     ``clip`` bounds what goes into the first two activations. Refuse for attributes that ONNX does
@@ -52,7 +53,7 @@ def cells_of(b: Builder, node: ir.Node, r: str, defaults: Sequence[str]) -> list
     ]
 
 
-def _hidden_size(b: Builder, node: ir.Node, r: str) -> int:
+def _hidden_size(b: Formula, node: ir.Node, r: str) -> int:
     dims = b.dims(r)
     size = node.attr("hidden_size") or (dims[2] if len(dims) == 3 else None)
     if not isinstance(size, int):
@@ -66,7 +67,7 @@ class Timeline:
     ``real``: bool (T, B, 1), "" where every sequence is of full length.
     """
 
-    def __init__(self, b: Builder, x: str, lens: str, reverse: bool) -> None:
+    def __init__(self, b: Formula, x: str, lens: str, reverse: bool) -> None:
         self._b = b
         self._reverse = reverse
         self._lens = b.cast(lens, dtypes.INT64) if lens else ""
@@ -106,7 +107,7 @@ class Timeline:
         return self._b.masked(self._b.op("Squeeze", first, self._b.ints(0)), state)
 
 
-def each(b: Builder, x: str, axis: int, cells: Sequence[Cell]) -> list[str]:
+def each(b: Formula, x: str, axis: int, cells: Sequence[Cell]) -> list[str]:
     """The parts of a tensor by direction, without that axis; "" for each where there is none."""
     if not x:
         return [""] * len(cells)
@@ -116,7 +117,7 @@ def each(b: Builder, x: str, axis: int, cells: Sequence[Cell]) -> list[str]:
     return [b.op("Squeeze", part, b.ints(axis)) for part in parts]
 
 
-def joined(b: Builder, parts: Sequence[str], axis: int) -> str:
+def joined(b: Formula, parts: Sequence[str], axis: int) -> str:
     """The parts of all directions along a new axis."""
     widened = [b.op("Unsqueeze", part, b.ints(axis)) for part in parts]
     return widened[0] if len(widened) == 1 else b.op("Concat", *widened, axis=axis)
@@ -134,39 +135,39 @@ def as_computed(b: Builder, node: ir.Node, index: int) -> str:
     return b.saved.get(b.node.input(index), node.input(index))
 
 
-def blocks(b: Builder, x: str, *sizes: int) -> tuple[str, ...]:
+def blocks(b: Formula, x: str, *sizes: int) -> tuple[str, ...]:
     """``x`` cut along its last axis."""
     return b.ops("Split", x, b.ints(*sizes), n=len(sizes), axis=-1)
 
 
-def beside(b: Builder, *parts: str) -> str:
+def beside(b: Formula, *parts: str) -> str:
     """Tensors joined along their last axis."""
     return parts[0] if len(parts) == 1 else b.op("Concat", *parts, axis=-1)
 
 
-def state_or_zeros(b: Builder, state: str, x: str, hidden: int) -> str:
+def state_or_zeros(b: Formula, state: str, x: str, hidden: int) -> str:
     """A state (B, H), zeros where it is omitted; ``x`` (T, B, I) tells the batch size."""
     return state or b.zeros(b.concat_ints(b.shape_slice(x, 1, 2), hidden), x)
 
 
-def before(b: Builder, first: str, states: str) -> str:
+def before(b: Formula, first: str, states: str) -> str:
     """The state that each step begins with: ``first`` (B, H), then all (T, B, H) but the last."""
     rest = b.op("Slice", states, b.ints(0), b.ints(-1), b.ints(0))
     return b.op("Concat", b.op("Unsqueeze", first, b.ints(0)), rest, axis=0)
 
 
-def rows(b: Builder, sequence: str, width: int | str) -> str:
+def rows(b: Formula, sequence: str, width: int | str) -> str:
     """(T, B, width) as (T * B, width)."""
     return b.reshape(sequence, -1, width)
 
 
-def projected(b: Builder, x: str, w: str, bias: str, width: int) -> str:
+def projected(b: Formula, x: str, w: str, bias: str, width: int) -> str:
     """x W^T + bias of all steps at once: (T, B, width)."""
     flat = rows(b, x, b.shape_slice(x, 2, 3))
     product = b.op("Gemm", flat, w, *filter(None, [bias]), transB=1)
     return b.reshape(product, b.shape_slice(x, 0, 2), width)
 
 
-def weight_gradient(b: Builder, flat: str, sequence: str, size: int | str) -> str:
+def weight_gradient(b: Formula, flat: str, sequence: str, size: int | str) -> str:
     """Rows^T times a sequence (T, B, size): the sum of the outer products of all steps."""
     return b.op("Gemm", flat, rows(b, sequence, size), transA=1)
