@@ -19,9 +19,7 @@ from edge_train.graph.inference import enter_inference_mode
 from edge_train.graph.masters import with_float32_parameters
 from edge_train.graph.parameters import Choice, Selection, select
 from edge_train.graph.passes import live_nodes, outer_reads
-from edge_train.graph.prepare import prepare
-from edge_train.graph.prepare.functions import inline_functions
-from edge_train.graph.prepare.weights import constants_as_initializers, own_weights
+from edge_train.graph.prepare import prepare, tidy
 from edge_train.graph.shapes import Shapes
 
 RESET = "lazy_reset_grad"
@@ -51,7 +49,7 @@ def build(
     they had in ``forward``; the graphs take float32. Errors: ArtifactError listing every problem,
     UnsupportedOp where all of them are nodes that cannot be differentiated.
     """
-    forward = own_weights(constants_as_initializers(inline_functions(forward)), choice.names())
+    forward = tidy(forward, choice.names())
     graph = forward.graph
     chosen = select(graph, choice)
     found = [*problems, *chosen.problems, *_output_problems(graph, outputs)]
@@ -105,7 +103,7 @@ def _surveyed(
 ) -> tuple[ir.Model, Shapes, _Survey]:
     """The prepared model and everything that would stop the walk back from the loss."""
     try:
-        prepared = prepare(forward)
+        prepared = prepare(forward, {*outputs, *chosen.trainable, *chosen.frozen})
     except UnsupportedOp as error:
         return forward, Shapes(), _Survey(chosen, [], [str(error)])
     except ArtifactError as error:
@@ -150,7 +148,7 @@ def training_graph(
     Errors: UnsupportedOp for nodes without gradient, ArtifactError for a parameter that the loss
     does not depend on.
     """
-    prepared = prepare(model)
+    prepared = prepare(model, {*outputs, *trainable, *frozen})
     return _training(prepared, Shapes.of(prepared), outputs, trainable, frozen)
 
 

@@ -22,15 +22,15 @@ from edge_train.graph.prepare.weights import constants_as_initializers, own_weig
 
 __all__ = ["prepare", "tidy"]
 
-#: the first opset with SoftmaxCrossEntropyLoss, and with losses written once for all of them
-OLDEST_WITH_LOSSES = 13
+#: the first opset with SoftmaxCrossEntropyLoss
+OLDEST_WITH_LOSSES = 12
 
 
 def tidy(model: ir.Model, names: Collection[str] = ()) -> ir.Model:
     """The model without functions, constant nodes and Ifs whose branch is known.
 
     ``names``: parameters asked for; those that are copies of another become weights of their own.
-    Opsets below 13 and above 21 become 21. External data stays where it is.
+    Opsets below 12 and above 21 become 21. External data stays where it is.
     """
     model = fold_branches(inline_functions(model))
     model = own_weights(constants_as_initializers(model, names), names)
