@@ -51,12 +51,11 @@ def opened(folder: str) -> Iterator[Checkpoint]:
             sources.refuse_special(path)
             file = stack.enter_context(open(path, "rb"))
             found[name] = pbseq.read(FileSource(file, f"'{path}'", path))
-        checkpoint = _assembled(found, folder)
-        validate(checkpoint, f"folder '{folder}'")
-        yield checkpoint
+        yield assembled(found, folder)
 
 
-def _assembled(found: dict[str, list[Tensor]], folder: str) -> Checkpoint:
+def assembled(found: dict[str, list[Tensor]], folder: str) -> Checkpoint:
+    """The checkpoint of a folder's files, by their names; raises what ``opened`` raises."""
     trainable: list[Tensor] = []
     frozen: list[Tensor] = []
     properties: dict[str, Property] = {}
@@ -80,7 +79,10 @@ def _assembled(found: dict[str, list[Tensor]], folder: str) -> Checkpoint:
         _group(name, moments.get(name, {}), scalars.get(name, {}), folder)
         for name in sorted(moments.keys() | scalars.keys())
     )
-    return Checkpoint(tuple(trainable), tuple(frozen), groups=groups, properties=properties)
+    parts = tuple(trainable), tuple(frozen)
+    checkpoint = Checkpoint(*parts, groups=groups, properties=properties)
+    validate(checkpoint, f"folder '{folder}'")
+    return checkpoint
 
 
 def _group_and_moment(name: str, where: str) -> tuple[str, str]:

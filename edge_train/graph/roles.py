@@ -14,6 +14,15 @@ from edge_train.graph import ir
 GRADIENT_BUFFER = "_grad.accumulation.buffer"
 
 
+def accumulators(graph: ir.Graph) -> list[ir.Node]:
+    """The nodes that add a gradient to its buffer, for as long as the reset flag is not set."""
+    return [
+        node
+        for node in graph.nodes
+        if node.op_type == "InPlaceAccumulatorV2" and node.domain == ir.MICROSOFT
+    ]
+
+
 @dataclass(frozen=True)
 class Roles:
     """The inputs of a graph by role; ``trainable``: parameter -> its gradient buffer input."""
@@ -26,9 +35,9 @@ class Roles:
     @staticmethod
     def of(graph: ir.Graph, names: Collection[str]) -> Roles:
         """Sorts the inputs of ``graph`` for a state with parameters ``names``."""
-        accumulators = [n for n in graph.nodes if n.op_type == "InPlaceAccumulatorV2"]
-        buffers = {node.inputs[0] for node in accumulators}
-        flags = {node.input(2) for node in accumulators}
+        added = accumulators(graph)
+        buffers = {node.input(0) for node in added}
+        flags = {node.input(2) for node in added}
         trainable = {_parameter_of(buffer): buffer for buffer in buffers}
         plain = [v for v in graph.inputs if v.name not in buffers and v.name not in flags]
         is_parameter = [v.name in names or v.name in trainable for v in plain]

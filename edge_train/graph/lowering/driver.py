@@ -10,16 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from edge_train import dtypes
-from edge_train.errors import UnsupportedOp
+from edge_train.errors import EdgeTrainError, UnsupportedOp
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder, LabelRange, Refuse
 from edge_train.graph.lowering.registry import cast_away, lowers, rule_for
 from edge_train.graph.opset import raise_opset
 from edge_train.graph.passes import live_nodes, outer_reads
+from edge_train.graph.roles import accumulators
 from edge_train.graph.shapes import Shapes
 
 #: the newest IR version that every supported onnxruntime reads
 IR_VERSION = 10
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,12 @@ def lower(model: ir.Model) -> Lowered:
             _lower_node(b, _renamed(node, alias), node, alias)
         except Refuse as reason:
             refused.append(f"{node.describe()}: {reason}")
+            alias.update({name: name for name in node.outputs})
+        except _MALFORMED as error:
+            if isinstance(error, EdgeTrainError):
+                raise
+            # too few inputs, an attribute of another type: rules do not check what ONNX promises
+            refused.append(f"{node.describe()}: it is malformed ({type(error).__name__}: {error})")
             alias.update({name: name for name in node.outputs})
     if refused:
         raise LoweringRefused(refused, model, b.nodes)
@@ -209,20 +217,11 @@ class _Outputs:
 
 
 def _accumulator_flags(graph: ir.Graph) -> set[str]:
-    return {
-        name
-        for node in graph.nodes
-        if node.op_type == "InPlaceAccumulatorV2"
-        for name in node.outputs
-    }
+    return {name for node in accumulators(graph) for name in node.outputs}
 
 
 def _reset_flags(graph: ir.Graph) -> set[str]:
-    return {node.input(2) for node in _accumulators(graph)}
-
-
-def _accumulators(graph: ir.Graph) -> list[ir.Node]:
-    return [node for node in graph.nodes if node.op_type == "InPlaceAccumulatorV2"]
+    return {node.input(2) for node in accumulators(graph)}
 
 
 def _model(source: ir.Model, graph: ir.Graph) -> ir.Model:
