@@ -18,6 +18,7 @@ from edge_train.arena import Arena
 from edge_train.checkpoint.state import CheckpointState
 from edge_train.errors import ArtifactError, NominalStateError
 from edge_train.graph import ir, onnx_codec
+from edge_train.graph.passes import evaluation_form
 from edge_train.inputs import as_array, as_ortvalue
 from edge_train.placement import (
     ParameterSlot,
@@ -64,7 +65,7 @@ class Module:
         self._layout = layout_of(self._train.roles, state)
         self._eval: Program | None = None
         if eval_model_uri is not None:
-            self._eval_source = onnx_codec.load(eval_model_uri)
+            self._eval_source = evaluation_form(onnx_codec.load(eval_model_uri))
             _check_evaluates(self._eval_source)
             self._eval = Program(self._eval_source, state, "eval graph", session_options)
             check_parameters("eval graph", self._eval.roles, state)

@@ -58,6 +58,20 @@ def check_parameters(what: str, roles: Roles, state: CheckpointState) -> None:
         )
 
 
+def check_trainable_types(roles: Roles) -> None:
+    """ArtifactError listing the trainable parameters that are no float32 tensors."""
+    others = [
+        f"'{value.name}' is {dtypes.name_of(value.elem_type)}"
+        for value in roles.parameters
+        if value.name in roles.trainable and value.elem_type not in (None, dtypes.FLOAT)
+    ]
+    if others:
+        raise ArtifactError(
+            f"trainable parameters must be float32: {', '.join(others)}. Keep them in float32 and "
+            "cast them inside the model, or freeze them"
+        )
+
+
 def _misfit(value: ir.Value, state: CheckpointState) -> str:
     if value.name not in state.parameters or value.dims is None:
         return ""
@@ -107,12 +121,8 @@ def place(roles: Roles, layout: Sequence[ParameterSlot], state: CheckpointState)
     """
     if state.arena is not None:
         return state.arena
-    wanted = {value.name: value.elem_type for value in roles.parameters}
+    check_trainable_types(roles)
     trainable = [slot for slot in layout if slot.trainable]
-    for slot in trainable:
-        if wanted[slot.name] not in (None, dtypes.FLOAT):
-            kind = dtypes.name_of(wanted[slot.name] or 0)
-            raise ArtifactError(f"trainable parameter '{slot.name}' is {kind}, expected float32")
     arena = Arena([(slot.name, slot.shape) for slot in trainable])
     for slot in trainable:
         parameter = state.parameters[slot.name]

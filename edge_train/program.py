@@ -20,6 +20,7 @@ from edge_train.graph import ir
 from edge_train.graph.lowering import Lowered, LoweringRefused, accumulating, lower
 from edge_train.graph.roles import Roles
 from edge_train.inputs import InputSpec, as_array, label_text
+from edge_train.placement import check_trainable_types
 from edge_train.session import Fed, GraphRunner, unknown_ops, unsupported_text
 
 
@@ -44,6 +45,7 @@ class Program:
     ) -> None:
         self.what = what
         self.roles = Roles.of(model.graph, {name for name, _ in state.parameters})
+        check_trainable_types(self.roles)
         self._state = state
         self._options = options
         self._lowered = _lower(model, what)

@@ -94,3 +94,29 @@ def _renamed_body(body: ir.Graph, name_of: Callable[[str], str]) -> ir.Graph:
         initializers={tensor.name: tensor for tensor in tensors},
         value_info={value.name: value for value in values(body.value_info.values())},
     )
+
+
+def evaluation_form(model: ir.Model) -> ir.Model:
+    """The model with every BatchNormalization in the one form that an evaluation can have.
+
+    A model that was exported in training mode keeps the outputs for moved statistics in its eval
+    graph. onnxruntime refuses them from opset 14 on, and before that they mean batch statistics.
+    """
+    graph, changed = model.graph, False
+    read = {name for node in graph.nodes for name in outer_reads(node)}
+    read |= {value.name for value in graph.outputs}
+    nodes: list[ir.Node] = []
+    for node in graph.nodes:
+        extra = [name for name in node.outputs[1:] if name]
+        is_norm = node.op_type == "BatchNormalization" and node.domain in ir.ONNX_DOMAINS
+        if not is_norm or not extra or node.attr("training_mode", 0):
+            nodes.append(node)
+            continue
+        changed = True
+        nodes.append(replace(node, outputs=node.outputs[:1]))
+        # what is not moved: the running statistics, and what a batch would be measured against
+        statistics = node.inputs[3:5] * 2
+        for name, source in zip(node.outputs[1:], statistics, strict=False):
+            if name in read:
+                nodes.append(ir.make_node("Identity", [source], [name], f"{node.name}/{name}"))
+    return replace(model, graph=replace(graph, nodes=nodes)) if changed else model

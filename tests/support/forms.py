@@ -1,0 +1,96 @@
+"""Small models in forms that few exporters make: batch norm in training mode, several outputs."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+
+def _weight(name: str, *shape: int, seed: int = 0) -> TensorProto:
+    rng = np.random.default_rng([seed, *name.encode()])
+    return numpy_helper.from_array((0.4 * rng.standard_normal(shape)).astype(np.float32), name)
+
+
+def _model(
+    nodes: list[NodeProto],
+    inputs: dict[str, list[str | int]],
+    outputs: dict[str, list[str | int]],
+    weights: list[TensorProto],
+    opset: int,
+) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "form",
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+            for name, dims in inputs.items()
+        ],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+            for name, dims in outputs.items()
+        ],
+        weights,
+    )
+    imports = [helper.make_opsetid("", opset)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def batch_norm(opset: int, outputs: int) -> bytes:
+    """Conv, BatchNormalization in training mode with all its outputs, a linear head."""
+    mode = {"training_mode": 1} if opset >= 14 else {}
+    names = ["bn", "rm", "rv", "sm", "sv"][:outputs]
+    state = [
+        numpy_helper.from_array(np.full(4, value, np.float32), name)
+        for name, value in (("mean", 0.1), ("var", 0.9))
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", kernel_shape=[3, 3]),
+        helper.make_node(
+            "BatchNormalization", ["c", "scale", "bias", "mean", "var"], names, "norm", **mode
+        ),
+        helper.make_node("GlobalAveragePool", ["bn"], ["g"], "pool"),
+        helper.make_node("Flatten", ["g"], ["f"], "flatten"),
+        helper.make_node("Gemm", ["f", "head"], ["y"], "head", transB=1),
+    ]
+    weights = [
+        _weight("w", 4, 3, 3, 3),
+        _weight("scale", 4),
+        _weight("bias", 4),
+        *state,
+        _weight("head", 3, 4),
+    ]
+    return _model(nodes, {"x": ["N", 3, 6, 6]}, {"y": ["N", 3]}, weights, opset)
+
+
+def two_losses(opset: int = 17) -> bytes:
+    """An autoencoder with a classifier: total = reconstruction + classification, each an output."""
+    nodes = [
+        helper.make_node("Gemm", ["flat", "down"], ["code"], "down"),
+        helper.make_node("Tanh", ["code"], ["bent"], "bend"),
+        helper.make_node("Gemm", ["bent", "up"], ["again"], "up"),
+        helper.make_node("Sub", ["again", "flat"], ["off"], "off"),
+        helper.make_node("Mul", ["off", "off"], ["square"], "square"),
+        helper.make_node("ReduceMean", ["square"], ["reconstruction"], "mean", keepdims=0),
+        helper.make_node("MatMul", ["bent", "head"], ["score"], "head"),
+        helper.make_node("Abs", ["score"], ["size"], "size"),
+        helper.make_node("ReduceMean", ["size"], ["penalty"], "mean2", keepdims=0),
+        helper.make_node("Add", ["reconstruction", "penalty"], ["total"], "total"),
+    ]
+    weights = [_weight("down", 5, 3), _weight("up", 3, 5), _weight("head", 3, 2)]
+    outputs: dict[str, list[str | int]] = {"total": [], "reconstruction": [], "penalty": []}
+    outputs["score"] = ["N", 2]
+    return _model(nodes, {"flat": ["N", 5]}, outputs, weights, opset)
+
+
+def two_heads(opset: int = 17) -> bytes:
+    """A shared layer with two outputs of one batch."""
+    nodes = [
+        helper.make_node("Gemm", ["flat", "w1"], ["h"], "first"),
+        helper.make_node("Relu", ["h"], ["r"], "relu"),
+        helper.make_node("Gemm", ["r", "w2"], ["y"], "second"),
+        helper.make_node("Gemm", ["r", "w3"], ["z"], "third"),
+    ]
+    weights = [_weight("w1", 5, 6), _weight("w2", 6, 3), _weight("w3", 6, 2)]
+    return _model(nodes, {"flat": ["N", 5]}, {"y": ["N", 3], "z": ["N", 2]}, weights, opset)
