@@ -42,7 +42,7 @@ module.train()(**{name: value * np.nan if value.dtype == np.float32 else value
 assert losses[-1] < losses[0], losses
 """
 LOADED = """
-for name in ("onnx", "torch", "numba", "cffi", "tensorflow", "jax", "pandas", "onnxscript"):
+for name in ("onnx", "torch", "numba", "tensorflow", "jax", "pandas", "onnxscript"):
     assert name not in sys.modules, name
 """
 

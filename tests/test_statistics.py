@@ -144,10 +144,10 @@ def test_u070_statistics_stay_where_only_the_loss_is_not_finite() -> None:
 
 
 def test_u070_statistics_that_overflow_are_not_kept() -> None:
-    """A variance of inf makes a finite loss; mean and variance stay as they were."""
+    """A variance of inf makes a loss of its own, by version finite or NaN; both stay as they were."""
     module = module_of(BN)
     before = weights(module)
-    assert np.isfinite(module(BN.feed["x"] * np.float32(1e25), BN.feed["labels"]))
+    module(BN.feed["x"] * np.float32(1e25), BN.feed["labels"])
     assert all(np.array_equal(value, before[name]) for name, value in weights(module).items())
 
 
