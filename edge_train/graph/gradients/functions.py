@@ -68,12 +68,16 @@ def tan(g: Gradients, node: ir.Node, dy: str) -> str:
 
 @gradient("Asin")
 def asin(g: Gradients, node: ir.Node, dy: str) -> str:
-    return g.div(dy, g.op("Sqrt", _unit_minus_square(g, node.inputs[0])))
+    return g.div(dy, _cosine_of_arcsine(g, node.inputs[0]))
 
 
 @gradient("Acos")
 def acos(g: Gradients, node: ir.Node, dy: str) -> str:
-    return g.neg(asin(g, node, dy))
+    return g.neg(g.div(dy, _cosine_of_arcsine(g, node.inputs[0])))
+
+
+def _cosine_of_arcsine(g: Gradients, x: str) -> str:
+    return g.op("Sqrt", _unit_minus_square(g, x))
 
 
 def _unit_minus_square(g: Gradients, x: str) -> str:
