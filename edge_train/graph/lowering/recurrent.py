@@ -42,6 +42,8 @@ def cells_of(b: Formula, node: ir.Node, r: str, defaults: Sequence[str]) -> list
         raise Refuse(f"direction '{direction}'; known are {', '.join(_DIRECTIONS)}")
     if node.attr("layout", 0):
         raise Refuse("layout 1; time must be the first axis")
+    if not node.attr("clip", 1.0) > 0:
+        raise Refuse(f"clip {node.attr('clip'):g}; it must be above 0")
     reverse, count = _DIRECTIONS[direction], len(defaults)
     clipped = [
         replace(item, bound=node.attr("clip")) if index % count < 2 else item
@@ -86,8 +88,9 @@ class Timeline:
         if not (sequence and self._reverse):
             return sequence
         b = self._b
-        if self._lens:
-            return b.op("ReverseSequence", sequence, self._lens, time_axis=0, batch_axis=1)
+        if self._lens:  # onnxruntime 1.20 leaves a sequence of length 0 uninitialised
+            lens = b.op("Max", self._lens, b.ints(1))
+            return b.op("ReverseSequence", sequence, lens, time_axis=0, batch_axis=1)
         first, last = b.ints(-1), b.ints(np.iinfo(np.int64).min)
         return b.op("Slice", sequence, first, last, b.ints(0), b.ints(-1))
 

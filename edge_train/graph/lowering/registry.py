@@ -27,7 +27,10 @@ _NOT_FLOAT = _HALF | {dtypes.DOUBLE}
 _CAST_AWAY: dict[tuple[str, str], frozenset[int]] = dict.fromkeys(
     [
         ("", op_type)
-        for op_type in ("AveragePool", "Conv", "ConvTranspose", "Erf", "Gelu", "GlobalAveragePool")
+        for op_type in (
+            *("AveragePool", "Conv", "ConvTranspose", "Erf", "Gelu", "GlobalAveragePool"),
+            *("GRU", "LSTM", "RNN"),
+        )
     ],
     frozenset({dtypes.DOUBLE}),
 )
