@@ -144,7 +144,7 @@ def test_u070_statistics_stay_where_only_the_loss_is_not_finite() -> None:
 
 
 def test_u070_statistics_that_overflow_are_not_kept() -> None:
-    """A variance of inf makes a loss of its own, by version finite or NaN; both stay as they were."""
+    """Variance inf: the loss is finite or NaN, by version; mean and variance stay."""
     module = module_of(BN)
     before = weights(module)
     module(BN.feed["x"] * np.float32(1e25), BN.feed["labels"])
