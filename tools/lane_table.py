@@ -1,7 +1,7 @@
 """The closing table of .ci/run: python tools/lane_table.py FOLDER LANE...
 
-FOLDER holds for each lane NAME.result ("exit-code seconds") and where there is one NAME.xml
-(pytest's junit report) and NAME.skip (why the lane did nothing). Exits 1 when a lane failed or
+FOLDER holds for each lane NAME.result ("exit-code seconds") and where there are some NAME.xml and
+NAME.*.xml (pytest's junit reports) and NAME.skip (why the lane did nothing). Exits 1 when a lane failed or
 left no result.
 """
 
@@ -55,11 +55,13 @@ def read_lane(folder: Path, name: str) -> Lane:
         return lane
     code, lane.seconds = map(int, result.read_text().split())
     lane.result = "ok" if code == 0 else f"exit {code}"
-    report, skip = folder / f"{name}.xml", folder / f"{name}.skip"
+    skip = folder / f"{name}.skip"
     if skip.exists():
         lane.skips[skip.read_text().strip()] += 1
-    elif report.exists():
-        read_report(lane, report)
+    else:
+        for report in (folder / f"{name}.xml", *folder.glob(f"{name}.*.xml")):
+            if report.exists():
+                read_report(lane, report)
     if code == 0 and not (lane.passed or lane.failed or lane.skips):
         lane.passed = 1
     if code and not lane.failed:
