@@ -6,31 +6,42 @@ Slopes of onnxruntime's own op where it is linear around the point, else of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from support.lowering import Array, slopes, stock
+from support.lowering import Array, Arrays, slopes, stock
 
 Forward = Callable[[Array], Array]
 Expected = Callable[[dict[str, Array], dict[str, Array]], dict[str, Array]]
 
 
-def of_stock(op_type: str, step: float = 1.0, **attrs: Any) -> Expected:
-    """Slopes of the stock op, exact where the inputs may move by ``step`` without a kink."""
+def of_stock(
+    op_type: str,
+    step: float = 1.0,
+    reads: str = "",
+    constants: Arrays | None = None,
+    moved: Sequence[str] = (),
+    **attrs: Any,
+) -> Expected:
+    """Slopes of the stock op, exact where the inputs may move by ``step`` without a kink.
+
+    ``reads``: the node's inputs, "_" for an omitted one, where they are not all of the row's;
+    ``constants``: those that the row does not feed; ``moved``: inputs, every float one if empty.
+    """
 
     def expected(inputs: dict[str, Array], r: dict[str, Array]) -> dict[str, Array]:
         feeds = {
             name: value.astype(np.float32) if value.dtype.kind == "f" else value
-            for name, value in inputs.items()
+            for name, value in {**inputs, **(constants or {})}.items()
         }
-        run = stock(op_type, feeds, **attrs)
+        run = stock(op_type, feeds, reads=reads, **attrs)
 
-        def moved(name: str) -> Forward:
+        def changed(name: str) -> Forward:
             return lambda value: run(**{name: value.astype(np.float32)})[0]
 
-        floats = [name for name, value in feeds.items() if value.dtype.kind == "f"]
-        return {name: slopes(moved(name), feeds[name], r["y"], step) for name in floats}
+        floats = moved or [name for name, value in inputs.items() if value.dtype.kind == "f"]
+        return {name: slopes(changed(name), feeds[name], r["y"], step) for name in floats}
 
     return expected
 

@@ -171,13 +171,22 @@ def slopes(forward: Callable[[Array], Array], x: Array, dy: Array, step: float) 
 
 
 def stock(
-    op_type: str, feeds: Arrays, outputs: int = 1, **attrs: Any
+    op_type: str, feeds: Arrays, outputs: int = 1, reads: str = "", **attrs: Any
 ) -> Callable[..., list[Array]]:
-    """A stock op as a function of arrays by name; ``feeds`` gives names, order, ranks, dtypes."""
+    """A stock op as a function of arrays by name; ``feeds`` gives names, order, ranks, dtypes.
+
+    ``reads``: the node's inputs where some are omitted ("_").
+    """
     names = [f"y{index}" for index in range(outputs)]
-    forward = ir.make_node(op_type, list(feeds), names, **attrs)
+    order = ["" if name == "_" else name for name in reads.split()]
+    forward = ir.make_node(op_type, order or list(feeds), names, **attrs)
     inputs = [
-        ir.Value(name, dtypes.number_of(value.dtype), (None,) * value.ndim)
+        # onnxruntime takes sizes of unknown length for none at all
+        ir.Value(
+            name,
+            dtypes.number_of(value.dtype),
+            (None,) * value.ndim if value.dtype.kind == "f" else value.shape,
+        )
         for name, value in feeds.items()
     ]
     kinds = [dtypes.FLOAT, dtypes.INT64]

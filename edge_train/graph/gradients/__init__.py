@@ -16,6 +16,7 @@ from edge_train.graph.gradients import (
     pooling,
     recurrent,
     reductions,
+    resampling,
 )
 from edge_train.graph.gradients.registry import NO_GRADIENT, REFUSED, RULES, Entry, key_of
 
@@ -38,4 +39,5 @@ _FAMILIES = (
     pooling,
     recurrent,
     reductions,
+    resampling,
 )
