@@ -80,7 +80,7 @@ def test_u002_importing_costs_little_more_than_onnxruntime() -> None:
     measure = MEMORY + "print(memory('VmRSS'))"
     bare = int(succeed(run_python("import numpy, onnxruntime" + measure)))
     ours = int(succeed(run_python("import edge_train.api" + measure)))
-    assert ours - bare < 12_000, (ours, bare)
+    assert ours - bare < 16_000, (ours, bare)
 
 
 TRAINING = (
