@@ -12,6 +12,7 @@ import numpy as np
 
 from edge_train.graph import ir
 from edge_train.graph.passes import all_names, renamed
+from edge_train.graph.prepare.names import name_nodes
 from edge_train.graph.shape_rules import ints
 from edge_train.graph.shapes import Shapes
 
@@ -43,8 +44,10 @@ def fold_branches(model: ir.Model) -> ir.Model:
     while True:
         index = _decided(graph)
         if index is None:
-            return replace(model, graph=graph)
+            break
         graph = _folded(graph, *index)
+    # names of nodes may repeat in branches, not in a graph
+    return model if graph is model.graph else name_nodes(replace(model, graph=graph))
 
 
 def _decided(graph: ir.Graph) -> tuple[int, bool] | None:

@@ -15,6 +15,7 @@ from edge_train.graph.onnx_functions import (
 )
 from edge_train.graph.opset import raise_opset
 from edge_train.graph.passes import all_names, renamed, with_bodies
+from edge_train.graph.prepare.names import name_nodes
 
 MAX_NODES = 1_000_000
 
@@ -38,7 +39,7 @@ def inline_functions(model: ir.Model) -> ir.Model:
     nodes = inliner.expanded(model.graph.nodes, ())
     tensors = {**model.graph.initializers, **inliner.constants}
     graph = replace(model.graph, nodes=nodes, initializers=tensors)
-    return replace(model, graph=graph, opset_imports=_imports(model, called))
+    return name_nodes(replace(model, graph=graph, opset_imports=_imports(model, called)))
 
 
 def _opset(function: Function, otherwise: int | None) -> int | None:

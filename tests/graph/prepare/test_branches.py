@@ -1,0 +1,106 @@
+"""An If with a known condition is replaced by its branch; any other stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.forward import check_same, model_of, ops
+
+from edge_train import dtypes
+from edge_train.graph import ir
+from edge_train.graph.prepare import prepare, tidy
+from edge_train.graph.prepare.branches import fold_branches
+
+X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
+FEEDS = {"x": X}
+
+
+def _body(name: str, nodes: list[ir.Node], out: str, **constants: np.ndarray) -> ir.Graph:
+    tensors = {key: ir.Tensor.of(key, value) for key, value in constants.items()}
+    return ir.Graph(name, nodes, [], [ir.Value(out, dtypes.FLOAT, None)], tensors)
+
+
+def _branching(condition: str, **attributes: ir.Graph) -> ir.Node:
+    return ir.make_node("If", [condition], ["h"], "if", **attributes)
+
+
+def _two(condition: str) -> list[ir.Node]:
+    """Branches with tensors of equal names, one of them with a weight of its own."""
+    weight = np.array([1, 2, 3], np.float32)
+    then = [ir.make_node("Neg", ["x"], ["t"]), ir.make_node("Mul", ["t", "w"], ["r"])]
+    other = [ir.make_node("Abs", ["x"], ["t"]), ir.make_node("Exp", ["t"], ["r"])]
+    return [
+        _branching(
+            condition,
+            then_branch=_body("then", then, "r", w=weight),
+            else_branch=_body("else", other, "r"),
+        ),
+        ir.make_node("Relu", ["h"], ["y"], "relu"),
+    ]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_constant_condition(taken: bool) -> None:
+    model = model_of(_two("c"), {"x": (None, 3)}, "y", {"c": np.array(taken)})
+    tidied = tidy(model)
+    assert "If" not in ops(tidied)
+    assert ("w" in tidied.graph.initializers) == taken  # it can be trained by its name
+    check_same(model, tidied, FEEDS)
+
+
+@pytest.mark.parametrize("size", [3, 1])
+def test_condition_on_a_declared_size(size: int) -> None:
+    """What exporters write for a squeeze: if the size is 1."""
+    nodes = [
+        ir.make_node("Shape", ["x"], ["s"]),
+        ir.make_node("Gather", ["s", "index"], ["n"]),
+        ir.make_node("Equal", ["n", "one"], ["c"]),
+        *_two("c"),
+    ]
+    constants = {"index": np.array(1), "one": np.array(1)}
+    model = model_of(nodes, {"x": ("N", size)}, "y", constants)
+    folded = fold_branches(model)
+    assert ("Exp" in ops(folded)) == (size == 3)
+    check_same(model, folded, {"x": X[:, :size]})
+
+
+def test_unknown_condition_stays() -> None:
+    nodes = [
+        ir.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+        ir.make_node("Greater", ["m", "limit"], ["c"]),
+        *_two("c"),
+    ]
+    model = model_of(nodes, {"x": (None, 3)}, "y", {"limit": np.float32(0)})
+    folded = fold_branches(model)
+    assert ops(folded)["If"] == 1
+    check_same(model, folded, FEEDS)
+
+
+def test_branches_in_branches_and_names_that_are_taken() -> None:
+    inner = _body("inner", [ir.make_node("Neg", ["x"], ["t"])], "t")
+    same = _body("same", [ir.make_node("Identity", ["x"], ["q"])], "q")
+    then = [
+        ir.make_node("If", ["c"], ["v"], "inside", then_branch=inner, else_branch=same),
+        ir.make_node("Sub", ["v", "x"], ["r"]),
+    ]
+    other = [ir.make_node("Exp", ["x"], ["r"])]
+    nodes = [
+        _branching("c", then_branch=_body("a", then, "r"), else_branch=_body("b", other, "r")),
+        ir.make_node("Tanh", ["h"], ["t"], "outer"),  # a name of the innermost branch
+        ir.make_node("Add", ["t", "h"], ["y"], "sum"),
+    ]
+    model = model_of(nodes, {"x": (None, 3)}, "y", {"c": np.array(True)})
+    folded = fold_branches(model)
+    assert "If" not in ops(folded)
+    check_same(model, folded, FEEDS)
+
+
+def test_a_branch_that_hands_on_a_tensor_from_outside() -> None:
+    nodes = [ir.make_node("Exp", ["x"], ["e"]), *_two("c")]
+    handed = _body("then", [ir.make_node("Identity", ["e"], ["r"])], "r")
+    attributes = {**nodes[1].attributes, "then_branch": ir.Attribute.of("then_branch", handed)}
+    nodes[1] = ir.Node("If", ("c",), ("h",), "if", "", attributes)
+    model = model_of(nodes, {"x": (None, 3)}, "y", {"c": np.array(True)})
+    prepared = prepare(model, ())
+    assert ops(prepared) == {"Exp": 1, "Relu": 1}
+    check_same(model, prepared, FEEDS)
