@@ -191,7 +191,8 @@ class _Selector:
     def _unknown(self, name: str, where: str) -> str:
         if any(value.name == name for value in self._graph.inputs):
             return f"'{name}' in {where} is an input of the model, not a parameter"
-        near = get_close_matches(name, list(self._graph.initializers), 3, cutoff=0.6)
+        lowered = {other.lower(): other for other in self._graph.initializers}
+        near = [lowered[n] for n in get_close_matches(name.lower(), lowered, 3, cutoff=0.6)]
         hint = f"did you mean {near}?" if near else self._there()
         return f"'{name}' in {where} is not in the model; {hint}"
 

@@ -38,8 +38,8 @@ class ClipGradNorm(blocks.Block):
 class SGDOptimizer(blocks.Block):
     """The update node of SGD: w - lr g."""
 
-    def build(self, learning_rate_name: str, gradients_name: str, params_name: str) -> str:
-        inputs = [learning_rate_name, gradients_name, params_name]
+    def build(self, learning_rate_name: str, params_name: str, gradients_name: str) -> str:
+        inputs = [learning_rate_name, params_name, gradients_name]
         return self._add_node("SGDOptimizerV2", inputs, "update_completed", domain=_MICROSOFT)
 
 
@@ -141,4 +141,4 @@ class SGD(_Optimizer):
         self._sgd = SGDOptimizer()
 
     def _update(self, gradients: str) -> str:
-        return str(self._sgd("learning_rate", gradients, "params"))
+        return str(self._sgd("learning_rate", "params", gradients))
