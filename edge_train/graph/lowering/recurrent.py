@@ -2,8 +2,9 @@
 
 Each direction is lowered by itself, in the order in which it reads the sequence; padding (steps
 beyond sequence_lens) then lies behind the end in both. Only what depends on the step before runs
-in a Scan. A forward Scan is as fast as the stock LSTM with small layers and faster than the stock
-op and products that bring back its gates with large ones (T 100, batch 32, hidden 128: 10 / 16 ms).
+in a Scan. Forward, that is faster than the stock op and products that bring back its gates, except
+for the smallest layers (T x batch x hidden 100x32x128: 12 / 20 ms, 20x8x64: 0.34 / 0.38, 50x1x32:
+0.33 / 0.17).
 """
 
 from __future__ import annotations
