@@ -102,7 +102,7 @@ class _Path:
         for node in graph.nodes:
             if key_of(node) not in NO_GRADIENT and self._reads(node, active):
                 forward.append(node)
-                active.update(name for name in node.outputs if name and self._is_float(name))
+                active.update(name for name in node.outputs if name and self._carries(node, name))
         needed, nodes = {loss}, []
         for node in reversed(forward):
             if needed.intersection(filter(None, node.outputs)):
@@ -113,8 +113,12 @@ class _Path:
         reads = (name for node in self.nodes for name in self._names(node, active))
         self.uses = Counter(reads)
 
-    def _is_float(self, name: str) -> bool:
-        return self._shapes.elem_type(name) in (None, *FLOATS)
+    def _carries(self, node: ir.Node, name: str) -> bool:
+        """Whether a gradient flows through a tensor that the node reads or makes."""
+        if self._shapes.elem_type(name) in (None, *FLOATS):
+            return True
+        entry = RULES.get(key_of(node))
+        return entry is not None and entry.quantized
 
     def _reads(self, node: ir.Node, active: set[str]) -> bool:
         return bool(self._names(node, active)) or bool(_inner_reads(node) & active)
@@ -128,7 +132,7 @@ class _Path:
         return [
             index
             for index, name in enumerate(node.inputs)
-            if name in active and index not in cut and self._is_float(name)
+            if name in active and index not in cut and self._carries(node, name)
         ]
 
     def wanted(self, node: ir.Node) -> frozenset[int]:
@@ -182,7 +186,7 @@ def _apply(
         parts = partials.setdefault(target, [])
         name = f"{target}_grad" if path.uses[target] == 1 else f"{target}_grad_{len(parts)}"
         _name_result(g, start, result, name, taken)
-        g.shapes.set(name, g.elem_type(target), g.shapes.dims(target))
+        g.shapes.set(name, _kind(g, target, result), g.shapes.dims(target))
         parts.append(name)
 
 
@@ -202,18 +206,24 @@ def _name_result(g: Gradients, start: int, result: str, name: str, taken: set[st
     g.rename(result, name)
 
 
+def _kind(g: Gradients, tensor: str, gradient: str) -> int:
+    """The data type of a tensor's gradient: its own, unless it holds quantized values."""
+    kind = g.elem_type(tensor)
+    return kind if kind in FLOATS else g.elem_type(gradient)
+
+
 def _accumulated(g: Gradients, name: str, partials: dict[str, list[str]]) -> str:
     """The gradient of a tensor: the sum of its parts, "" where none arrived."""
     parts = partials.get(name, [])
     if len(parts) > 1:
         total = f"{name}_grad"
         g.nodes.append(ir.make_node("Sum", parts, [total], f"AccumulateGrad_{total}"))
-        g.shapes.set(total, g.elem_type(name), g.shapes.dims(name))
+        g.shapes.set(total, _kind(g, name, parts[0]), g.shapes.dims(name))
         partials[name] = [total]
     elif parts and parts[0] != f"{name}_grad" and parts[0].startswith(f"{name}_grad_"):
         total = f"{name}_grad"  # the other readers passed no gradient back
         g.nodes.append(ir.make_node("Identity", parts, [total], f"AccumulateGrad_{total}"))
-        g.shapes.set(total, g.elem_type(name), g.shapes.dims(name))
+        g.shapes.set(total, _kind(g, name, parts[0]), g.shapes.dims(name))
         partials[name] = [total]
     return partials[name][0] if parts else ""
 

@@ -18,7 +18,7 @@ no_gradient(
 )  # fmt: skip
 
 
-@gradient("Identity")
+@gradient("Identity", quantized=True)
 def identity(g: Gradients, node: ir.Node, dy: str) -> str:
     return dy
 

@@ -33,24 +33,24 @@ for _op in ("Optional", "OptionalGetElement"):
     refuse(_op, "optional values have no gradient here; pass the tensor itself")
 
 
-@gradient("Reshape", "Flatten", cut=(1,))
+@gradient("Reshape", "Flatten", cut=(1,), quantized=True)
 def reshape(g: Gradients, node: ir.Node, dy: str) -> str:
     return g.reshape_like(dy, node.inputs[0])
 
 
-@gradient("Squeeze", cut=(1,))
+@gradient("Squeeze", cut=(1,), quantized=True)
 def squeeze(g: Gradients, node: ir.Node, dy: str) -> str:
     if not node.input(1):
         return g.reshape_like(dy, node.inputs[0])
     return g.op("Unsqueeze", dy, node.inputs[1])
 
 
-@gradient("Unsqueeze", cut=(1,))
+@gradient("Unsqueeze", cut=(1,), quantized=True)
 def unsqueeze(g: Gradients, node: ir.Node, dy: str) -> str:
     return g.op("Squeeze", dy, node.inputs[1])
 
 
-@gradient("Transpose")
+@gradient("Transpose", quantized=True)
 def transpose(g: Gradients, node: ir.Node, dy: str) -> str:
     perm = node.attr("perm")
     if perm is None:  # the axes are reversed: its own inverse

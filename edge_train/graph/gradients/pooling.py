@@ -17,7 +17,7 @@ refuse("MaxRoiPool", "it has no gradient here; use MaxPool on crops")
 refuse("RoiAlign", "it has no gradient here; keep the trained layers behind it")
 
 
-@gradient("MaxPool")
+@gradient("MaxPool", quantized=True)
 def max_pool(g: Gradients, node: ir.Node, dy: str, d_indices: str = "") -> str:
     indices = g.extra_output(node, 1, "mask", dtypes.INT64)
     return g.op("MaxPoolGrad", dy, indices, **attributes_of(node))

@@ -18,11 +18,13 @@ Rule = Callable[..., "str | Sequence[str | None]"]
 @dataclass(frozen=True)
 class Entry:
     """A rule with the inputs it never gives a gradient (``cut``); ``broadcasts``: the driver sums
-    each gradient down to its input's shape."""
+    each gradient down to its input's shape; ``quantized``: the rule also takes integer tensors that
+    hold quantized values, whose gradients are those of the values they stand for."""
 
     rule: Rule
     cut: tuple[int, ...] = ()
     broadcasts: bool = False
+    quantized: bool = False
 
 
 RULES: dict[tuple[str, str], Entry] = {}
@@ -31,14 +33,18 @@ REFUSED: dict[tuple[str, str], str] = {}
 
 
 def gradient(
-    *op_types: str, domain: str = "", cut: Sequence[int] = (), broadcasts: bool = False
+    *op_types: str,
+    domain: str = "",
+    cut: Sequence[int] = (),
+    broadcasts: bool = False,
+    quantized: bool = False,
 ) -> Callable[[Rule], Rule]:
     """Registers the decorated function as the gradient of the named ops."""
 
     def register(rule: Rule) -> Rule:
         for op_type in op_types:
             _claim(domain, op_type)
-            RULES[domain, op_type] = Entry(rule, tuple(cut), broadcasts)
+            RULES[domain, op_type] = Entry(rule, tuple(cut), broadcasts, quantized)
         return rule
 
     return register
