@@ -16,7 +16,7 @@ import numpy as np
 
 from edge_train.errors import ArtifactError, UnsupportedOp
 from edge_train.graph import ir, opset_rules_old  # noqa: F401 (importing it registers its rules)
-from edge_train.graph.opset_rules import RULES, Unraisable
+from edge_train.graph.opset_rules import NEWER, RULES, Unraisable
 from edge_train.graph.passes import all_names, outer_reads, with_bodies
 from edge_train.graph.shapes import Shapes
 
@@ -24,8 +24,8 @@ TARGET = 21
 OLDEST, NEWEST = 7, 25
 IR_VERSION = 10
 
-# ops and attributes that opset 21 lacks
-_NEW_OPS = frozenset({"Attention", "RMSNormalization", "RotaryEmbedding", "Swish", "TensorScatter"})
+# ops and attributes that opset 21 lacks and has no words for
+_NEW_OPS = frozenset({"Attention", "RotaryEmbedding", "TensorScatter"})
 _NEW_ATTRIBUTES = {
     "Cast": "round_mode",
     "CastLike": "round_mode",
@@ -163,6 +163,8 @@ class Scope:
         if self.version > TARGET and (node.op_type in _NEW_OPS or new in node.attributes):
             self.problems.append(f"{node.describe()}: newer than opset {TARGET}")
         since, rule = RULES.get(node.op_type, (0, None))
+        if self.version > TARGET and node.op_type in NEWER:
+            since, rule = self.version + 1, NEWER[node.op_type]
         if rule is None or self.version >= since:
             return [self._with_bodies(node)]
         try:

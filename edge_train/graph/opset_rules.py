@@ -10,6 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
+from edge_train import dtypes
 from edge_train.graph import ir
 
 if TYPE_CHECKING:
@@ -182,3 +185,46 @@ def _group_norm(s: Scope, node: ir.Node) -> list[ir.Node]:
         nodes += [column, spread, flat]
         names.append(flat.output(0))
     return [*nodes, replace(node, inputs=(x, *names))]
+
+
+# --- ops that are newer than the target ----------------------------------------------------------
+
+
+def _rms_norm(s: Scope, node: ir.Node) -> list[ir.Node]:
+    """x / sqrt(mean(x^2) + eps) * scale over the axes from ``axis`` on, half precision widened."""
+    nodes: list[ir.Node] = []
+
+    def add(op_type: str, *inputs: str, **attributes: int) -> str:
+        nodes.append(s.node(op_type, *inputs, like=node, **attributes))
+        return nodes[-1].output(0)
+
+    x, axis = node.input(0), node.attr("axis", -1)
+    rank, kind = s.shapes.rank(x), s.shapes.elem_type(x) or dtypes.FLOAT
+    if axis >= 0 and rank is None:
+        raise Unraisable(f"the rank of '{x}' is not known")
+    half = kind in (dtypes.FLOAT16, dtypes.BFLOAT16)
+    wide = add("Cast", x, to=dtypes.FLOAT) if half else x
+    kept = dtypes.NUMPY[dtypes.FLOAT if half else kind]
+    axes = s.const(range(axis - (rank or 0) if axis >= 0 else axis, 0))
+    mean = add("ReduceMean", add("Mul", wide, wide), axes)
+    nodes.append(s.constant(np.array(node.attr("epsilon", 1e-5), kept), node))
+    normed = add("Div", wide, add("Sqrt", add("Add", mean, nodes[-1].output(0))))
+    normed = add("Cast", normed, to=kind) if half else normed
+    return [*nodes, ir.make_node("Mul", (normed, node.input(1)), node.outputs, node.name)]
+
+
+def _swish(s: Scope, node: ir.Node) -> list[ir.Node]:
+    """x sigmoid(alpha x)."""
+    x, alpha, nodes = node.input(0), node.attr("alpha", 1.0), []
+    inner = x
+    if alpha != 1.0:
+        kind = dtypes.NUMPY[s.shapes.elem_type(x) or dtypes.FLOAT]
+        nodes = [s.constant(np.array(alpha, kind), node)]
+        nodes.append(s.node("Mul", x, nodes[0].output(0), like=node))
+        inner = nodes[1].output(0)
+    gate = s.node("Sigmoid", inner, like=node)
+    return [*nodes, gate, ir.make_node("Mul", (x, gate.output(0)), node.outputs, node.name)]
+
+
+#: op -> the rule that writes it in ops of the target
+NEWER: dict[str, Rule] = {"RMSNormalization": _rms_norm, "Swish": _swish}

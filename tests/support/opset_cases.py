@@ -249,4 +249,8 @@ CASES: list[Case] = [
     Case("Cast", 9, (f32(2, 3),), {"to": TensorProto.INT32}),
     Case("Concat", 9, (f32(2, 3), f32(2, 1)), {"axis": 1}),
     Case("OneHot", 9, (ints(0, 2), ints(3), np.array([0, 1], np.float32)), {"axis": -1}),
+    Case("RMSNormalization", 23, (f32(2, 3, 4), f32(4)), {"epsilon": 1e-3}),
+    Case("RMSNormalization", 23, (f32(2, 3, 4), f32(3, 4)), {"axis": 1}),
+    Case("Swish", 24, (f32(2, 3),)),
+    Case("Swish", 24, (f32(2, 3),), {"alpha": 1.5}),
 ]
