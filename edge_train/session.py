@@ -75,15 +75,29 @@ def make_session(
     Errors: UnsupportedOp lists every node whose op onnxruntime lacks; ArtifactError otherwise.
     """
     options = options or default_options()
+    data = onnx_codec.encode(model)
     try:
-        return onnxruntime.InferenceSession(
-            onnx_codec.encode(model), sess_options=options, providers=_PROVIDERS
-        )
+        return _session(data, options)
     except Exception as error:
         unknown = unknown_ops(model.graph.nodes, model, options)
         if unknown:
             raise UnsupportedOp(unsupported_text(what, unknown)) from error
         raise ArtifactError(f"onnxruntime cannot load the {what}: {_brief(error)}") from error
+
+
+def _session(data: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    try:
+        return onnxruntime.InferenceSession(data, sess_options=options, providers=_PROVIDERS)
+    except Exception as error:
+        if "QuickGeluFusion" not in str(error):
+            raise
+        # onnxruntime up to 1.21 fuses x * Sigmoid(x) in double and then has no kernel for it
+        return onnxruntime.InferenceSession(
+            data,
+            sess_options=options,
+            providers=_PROVIDERS,
+            disabled_optimizers=["QuickGeluFusion"],
+        )
 
 
 def unsupported_text(what: str, lines: Sequence[str]) -> str:

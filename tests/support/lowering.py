@@ -15,8 +15,9 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from edge_train import dtypes
-from edge_train.graph import ir, onnx_codec
+from edge_train.graph import ir
 from edge_train.graph.lowering import lower
+from edge_train.session import make_session
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -116,8 +117,7 @@ def session(model: ir.Model) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    data = onnx_codec.encode(model)
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return make_session(model, "row", options)
 
 
 def run_lowered(row: Row, dynamic: bool = False) -> dict[str, Array]:

@@ -14,6 +14,7 @@ from edge_train.errors import EdgeTrainError, UnsupportedOp
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder, LabelRange, Refuse
 from edge_train.graph.lowering.registry import cast_away, lowers, rule_for
+from edge_train.graph.lowering.repairs import repair
 from edge_train.graph.opset import raise_opset
 from edge_train.graph.passes import live_nodes, outer_reads
 from edge_train.graph.roles import accumulators
@@ -83,6 +84,7 @@ def lower(model: ir.Model) -> Lowered:
             alias.update({name: name for name in node.outputs})
     if refused:
         raise LoweringRefused(refused, model, b.nodes)
+    repair(b)
     return _assemble(model, b, alias)
 
 

@@ -1,0 +1,40 @@
+"""What stock onnxruntime computes wrong in some supported release, and here does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edge_train.graph import ir
+from edge_train.graph.lowering import lower
+from edge_train.session import make_session
+
+
+def _pooled(x: np.ndarray, pads: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    padded = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    return windows[:, :, :: strides[0], :: strides[1]].mean((4, 5))
+
+
+@pytest.mark.parametrize("version", [12, 19, 21])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
+@pytest.mark.parametrize("pads", [(0, 0, 1, 1), (1, 0, 1, 1), (2, 0, 0, 1), (1, 1, 1, 1)])
+def test_average_pool_that_counts_its_padding(
+    pads: tuple[int, ...], strides: tuple[int, ...], version: int, rng: np.random.Generator
+) -> None:
+    x = rng.standard_normal((2, 3, 5, 5)).astype(np.float32)
+    options = {"kernel_shape": (3, 3), "pads": pads, "strides": strides, "count_include_pad": 1}
+    nodes = [ir.make_node("AveragePool", ["x"], ["y"], **options)]
+    values = [ir.Value("x", 1, x.shape)], [ir.Value("y", 1, None)]
+    model = ir.Model(ir.Graph("g", nodes, *values), 8, [("", version)])
+    got = make_session(lower(model).model, "graph").run(None, {"x": x})[0]
+    np.testing.assert_allclose(got, _pooled(x, pads, strides), atol=1e-6)
+
+
+def test_x_times_sigmoid_in_double(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((2, 3))
+    nodes = [ir.make_node("Sigmoid", ["x"], ["s"]), ir.make_node("Mul", ["x", "s"], ["y"])]
+    values = [ir.Value("x", 11, x.shape)], [ir.Value("y", 11, None)]
+    model = ir.Model(ir.Graph("g", nodes, *values), 8, [("", 21)])
+    got = make_session(lower(model).model, "graph").run(None, {"x": x})[0]
+    np.testing.assert_allclose(got, x / (1 + np.exp(-x)), rtol=1e-12)
