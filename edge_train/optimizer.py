@@ -16,7 +16,7 @@ import numpy as np
 from edge_train import kernels, optimizer_state
 from edge_train.arena import Arena
 from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
-from edge_train.errors import CheckpointError, NominalStateError
+from edge_train.errors import ArtifactError, CheckpointError, NominalStateError
 from edge_train.graph.onnx_codec import Source
 from edge_train.optimizer_spec import read_spec
 from edge_train.optimizer_state import reset_group
@@ -228,9 +228,18 @@ class Optimizer:
         # Late for a nominal state; again if the caller replaced the group.
         group = self.group
         if group is not self._bound:
+            self._check_count()
             optimizer_state.bind_moments(group, self._module.arena, self._spec.moments)
             self._bound = group
         return group
+
+    def _check_count(self) -> None:
+        named, trained = self._spec.tensors, len(self._module.arena.names)
+        if named is not None and named != trained:
+            raise ArtifactError(
+                f"the optimizer graph updates {named} tensors one by one, the training graph has "
+                f"{trained} trainable parameters; pass the optimizer graph of this model"
+            )
 
     def _is_finite(self, arena: Arena) -> bool:
         if self._module.loss_is_finite and self._steps.all_finite(arena.gradients):
