@@ -151,23 +151,24 @@ def _pad_axes(g: Gradients, node: ir.Node, rank: int) -> list[int]:
 
 @gradient("Slice", cut=(1, 2, 3, 4))
 def slice_(g: Gradients, node: ir.Node, dy: str) -> str:
-    x, starts, ends, *rest = node.inputs
-    ends = _clamped(g, node, ends)
-    return g.op("SliceGrad", dy, g.shape(x), starts, ends, *rest, domain=ir.MICROSOFT)
+    x, steps = node.inputs[0], node.input(4)
+    sizes = g.constant_value(steps) if steps else np.ones(1, np.int64)
+    if sizes is None or sizes.min(initial=1) < 1:
+        return _backwards_slice(g, node, dy)
+    return g.op("SliceGrad", dy, g.shape(x), *node.inputs[1:], domain=ir.MICROSOFT)
 
 
-def _clamped(g: Gradients, node: ir.Node, ends: str) -> str:
-    """Ends in front of the axis moved to one before it: onnxruntime-training stops at others."""
+def _backwards_slice(g: Gradients, node: ir.Node, dy: str) -> str:
+    """Number the elements, cut the numbers the same way, put dY there: SliceGrad of
+    onnxruntime-training stops where a slice runs back to the front."""
     x = node.inputs[0]
-    limits = g.constant_value(ends)
-    if limits is None or limits.min(initial=0) >= 0:
-        return ends
-    dims = g.dims(x)
-    axes = g.constant_value(node.input(3)) if node.input(3) else np.arange(len(limits))
-    if axes is None or not all(isinstance(dims[axis], int) for axis in axes):
-        return ends
-    lowest = np.array([-int(dims[axis] or 0) - 1 for axis in axes], limits.dtype)
-    return g.const(np.maximum(limits, lowest)) if np.any(limits < lowest) else ends
+    count = g.op("Size", x, elem_type=dtypes.INT64)
+    zero, one = (g.const(np.array(value, np.int64)) for value in (0, 1))
+    numbers = g.reshape_like(g.op("Range", zero, count, one, elem_type=dtypes.INT64), x)
+    cut = g.op("Reshape", g.op("Slice", numbers, *node.inputs[1:]), g.ints(-1))
+    blank = g.zeros(g.op("Reshape", count, g.ints(1)), dy)
+    placed = g.op("ScatterElements", blank, cut, g.op("Reshape", dy, g.ints(-1)), axis=0)
+    return g.reshape_like(placed, x)
 
 
 @gradient("Trilu", cut=(1,))
