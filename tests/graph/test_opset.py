@@ -17,6 +17,8 @@ from edge_train.graph import ir, onnx_codec, opset
 from edge_train.graph.opset_rules import NEWER, RULES
 
 ort.set_default_logger_severity(3)
+#: the newest opset that an onnxruntime takes, where it is older than our newest
+NEWEST_OPSET = {"1.20": 21, "1.21": 22, "1.22": 22, "1.23": 23, "1.24": 24}
 
 
 # ops that changed since opset 7 in more than their types, where the older form stays as it is,
@@ -71,10 +73,30 @@ def _model(case: Case) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
+def _as_known(model: bytes, case: Case) -> bytes:
+    """The model for an onnxruntime older than its opset: above 21 only types and ops were added."""
+    newest = NEWEST_OPSET.get(".".join(ort.__version__.split(".")[:2]), opset.NEWEST)
+    message = onnx.load_from_string(model)
+    if message.opset_import[0].version <= newest:
+        return model
+    if case.op in NEWER:
+        pytest.skip(f"onnxruntime {ort.__version__} has no {case.op}, opset {newest} at most")
+    message.opset_import[0].version = newest
+    return message.SerializeToString()
+
+
+def _skip_what_this_onnxruntime_gets_wrong(case: Case) -> None:
+    release = tuple(map(int, ort.__version__.split(".")[:2]))
+    pads = case.attributes.get("pads", [])
+    counted = case.op == "AveragePool" and case.attributes.get("count_include_pad", 0)
+    if counted and release < (1, 24) and pads[: len(pads) // 2] != pads[len(pads) // 2 :]:
+        pytest.skip(f"onnxruntime {ort.__version__} miscounts the padding; lowering repairs it")
+
+
 def _run(model: bytes, case: Case) -> list[np.ndarray]:
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(_as_known(model, case), options)
     feed = {f"x{i}": np.asarray(x) for i, x in enumerate(case.inputs)}
     return list(session.run(None, feed))
 
@@ -85,6 +107,7 @@ def _raised(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_same_result(case: Case) -> None:
+    _skip_what_this_onnxruntime_gets_wrong(case)
     before = _model(case).SerializeToString()
     after = _raised(before)
     raised = onnx.load_from_string(after)
