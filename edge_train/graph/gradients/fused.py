@@ -16,7 +16,7 @@ _HINT = (
 _CONTRIB = """
 Attention BiasAdd BiasSoftmax BiasSplitGelu DecoderMaskedMultiHeadAttention
 DecoderMaskedSelfAttention DynamicQuantizeLSTM DynamicQuantizeMatMul EmbedLayerNormalization
-FusedConv FusedGemm FusedMatMulActivation GatherBlockQuantized GemmFastGelu GroupQueryAttention
+FusedMatMulActivation GatherBlockQuantized GemmFastGelu GroupQueryAttention
 LongformerAttention MatMulBnb4 MatMulFpQ4 MatMulInteger16 MatMulIntegerToFloat MatMulNBits
 MultiHeadAttention NhwcConv NhwcFusedConv NhwcMaxPool PackedAttention PackedMultiHeadAttention
 QAttention QEmbedLayerNormalization QGemm QLinearAdd QLinearAveragePool QLinearConcat QLinearConv

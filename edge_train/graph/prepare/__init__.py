@@ -18,6 +18,7 @@ from edge_train.graph.prepare.functions import inline_functions
 from edge_train.graph.prepare.fusions import fuse
 from edge_train.graph.prepare.names import name_nodes
 from edge_train.graph.prepare.training_mode import enter_training_mode
+from edge_train.graph.prepare.unfusing import unfuse
 from edge_train.graph.prepare.weights import constants_as_initializers, own_weights
 
 __all__ = ["prepare", "tidy"]
@@ -44,7 +45,8 @@ def prepare(model: ir.Model, keep: Collection[str] | None = None) -> ir.Model:
     ``keep``: the outputs and parameters, given which the graph is also simplified (constants
     computed, no-ops and duplicates removed, known formulas fused); None leaves every tensor.
     """
-    model = constants_as_initializers(raise_opset(fold_branches(inline_functions(model))))
+    model = raise_opset(fold_branches(inline_functions(model)))
+    model = constants_as_initializers(unfuse(model))
     model = enter_training_mode(name_nodes(model))
     if keep is not None:
         model = clean(fold_constants(model, keep), keep)
