@@ -1,6 +1,7 @@
 """Replaces an If whose condition is known by the branch that it takes.
 
-Exporters write such an If around Squeeze and the like, to ask for a size that the model declares.
+Exporters write such an If around Squeeze, to ask for a size that the model may declare. Where it
+does not, the squeezing branch is taken: onnxruntime stops there if the size is not 1.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def _decided(graph: ir.Graph) -> tuple[int, bool] | None:
         value = condition.value(graph.nodes[index].input(0))
         if value is not None and value.size == 1:
             return index, bool(value[0])
-    return None
+    squeezes = (index for index in ifs if condition.is_squeeze(graph.nodes[index]))
+    return next(((index, True) for index in squeezes), None)
 
 
 class _Condition:
@@ -90,6 +92,49 @@ class _Condition:
             return None
         result: np.ndarray = _OPS[node.op_type](*operands)
         return result
+
+    def is_squeeze(self, node: ir.Node) -> bool:
+        """Whether an If squeezes an axis if its size is 1, and else hands the tensor on."""
+        then, other = (_only(node.attr(f"{name}_branch")) for name in ("then", "else"))
+        if not then or not other or then.op_type != "Squeeze" or other.op_type != "Identity":
+            return False
+        test = self._producers.get(node.inputs[0])
+        if test is None or test.op_type != "Equal" or then.inputs[0] != other.inputs[0]:
+            return False
+        axis = self._squeezed_axis(node.attr("then_branch"), then)
+        return axis is not None and any(
+            self._is_size(name, then.inputs[0], axis) and _is_one(self.value(one))
+            for name, one in (test.inputs, test.inputs[::-1])
+        )
+
+    def _squeezed_axis(self, body: ir.Graph, node: ir.Node) -> int | None:
+        axes = node.attr("axes")
+        if node.input(1):
+            axes = _Condition(body).value(node.inputs[1])
+            axes = self.value(node.inputs[1]) if axes is None else axes
+        return int(axes[0]) if axes is not None and len(axes) == 1 else None
+
+    def _is_size(self, name: str, x: str, axis: int) -> bool:
+        """Whether a tensor is the size of ``x`` along the axis."""
+        gather = self._producers.get(name)
+        if gather is None or gather.op_type != "Gather":
+            return False
+        shape, index = self._producers.get(gather.inputs[0]), self.value(gather.inputs[1])
+        if shape is None or shape.op_type != "Shape" or shape.inputs[0] != x or index is None:
+            return False
+        rank = self._shapes.rank(x) or 0
+        same = index.size == 1 and index[0] == axis
+        return bool(same or (index.size == 1 and rank and (index[0] - axis) % rank == 0))
+
+
+def _is_one(value: np.ndarray | None) -> bool:
+    return value is not None and value.size == 1 and value[0] == 1
+
+
+def _only(body: ir.Graph) -> ir.Node | None:
+    """The one node of a branch besides constants."""
+    nodes = [node for node in body.nodes if node.op_type != "Constant"]
+    return nodes[0] if len(nodes) == 1 else None
 
 
 def _folded(graph: ir.Graph, index: int, value: bool) -> ir.Graph:

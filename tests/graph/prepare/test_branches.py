@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.forward import check_same, model_of, ops
+from support.forward import check_same, model_of, ops, run
 
 from edge_train import dtypes
 from edge_train.graph import ir
@@ -104,3 +104,37 @@ def test_a_branch_that_hands_on_a_tensor_from_outside() -> None:
     prepared = prepare(model, ())
     assert ops(prepared) == {"Exp": 1, "Relu": 1}
     check_same(model, prepared, FEEDS)
+
+
+def _squeezing(axis: int, index: int, opset: int) -> ir.Model:
+    """What exporters write for a squeeze of a size that they do not know."""
+    axes = {"axes": [axis]} if opset < 13 else {}
+    reads = ["x"] if opset < 13 else ["x", "a"]
+    made = ir.Tensor.of("", np.array([axis], np.int64))
+    then = [ir.make_node("Constant", [], ["a"], value=made)] if opset > 12 else []
+    then.append(ir.make_node("Squeeze", reads, ["s"], **axes))
+    other = [ir.make_node("Identity", ["x"], ["i"])]
+    nodes = [
+        ir.make_node("Shape", ["x"], ["shape"]),
+        ir.make_node("Gather", ["shape", "index"], ["size"]),
+        ir.make_node("Equal", ["size", "one"], ["c"]),
+        _branching("c", then_branch=_body("t", then, "s"), else_branch=_body("e", other, "i")),
+        ir.make_node("Relu", ["h"], ["y"], "relu"),
+    ]
+    constants = {"index": np.array([index]), "one": np.array([1])}
+    return model_of(nodes, {"x": ("N", "T")}, "y", constants, opset)
+
+
+@pytest.mark.parametrize(("axis", "index", "opset"), [(-1, 1, 15), (1, 1, 12), (1, -1, 17)])
+def test_squeeze_of_an_unknown_size(axis: int, index: int, opset: int) -> None:
+    """The squeeze is taken: the same, or an error of onnxruntime."""
+    model = _squeezing(axis, index, opset)
+    folded = fold_branches(model)
+    assert "If" not in ops(folded)
+    check_same(model, folded, {"x": X[:, :1]})
+    with pytest.raises(Exception, match="[Ss]queeze"):
+        run(folded, {"x": X})
+
+
+def test_squeeze_of_another_axis_than_the_one_asked_for_stays() -> None:
+    assert "If" in ops(fold_branches(_squeezing(1, 0, 15)))
