@@ -192,7 +192,7 @@ class _Selector:
         if any(value.name == name for value in self._graph.inputs):
             return f"'{name}' in {where} is an input of the model, not a parameter"
         lowered = {other.lower(): other for other in self._graph.initializers}
-        near = [lowered[n] for n in get_close_matches(name.lower(), lowered, 3, cutoff=0.6)]
+        near = [lowered[n] for n in get_close_matches(name.lower(), lowered, 3, cutoff=0.5)]
         hint = f"did you mean {near}?" if near else self._there()
         return f"'{name}' in {where} is not in the model; {hint}"
 

@@ -1,0 +1,1 @@
+"""Subcommands of ``edge-train`` that are more than a call."""
