@@ -55,10 +55,6 @@ CASES: dict[str, tuple[str, str, dict[str, Array], str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-#: the stock op ends the process: it is compared with a beta of zeros
-NO_BETA = "skip, no beta"
-
-
 def model(case: str) -> tuple[ir.Model, dict[str, Array]]:
     op_type, reads, pool, makes, attrs = CASES[case]
     feeds = {name: pool[name] for name in reads.split()}
@@ -69,7 +65,7 @@ def model(case: str) -> tuple[ir.Model, dict[str, Array]]:
     return ir.Model(graph, 10, [("", 21), (ir.MICROSOFT, 1)]), feeds
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name != NO_BETA])
+@pytest.mark.parametrize("case", CASES)
 def test_parts_compute_the_same(case: str) -> None:
     whole, feeds = model(case)
     parts = unfuse(whole)
@@ -78,13 +74,6 @@ def test_parts_compute_the_same(case: str) -> None:
         session(parts).run(None, feeds), session(whole).run(None, feeds), strict=True
     ):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_no_beta_is_a_beta_of_zeros() -> None:
-    (parts, feeds), (whole, others) = model(NO_BETA), model("skip")
-    (got,) = session(unfuse(parts)).run(None, feeds)
-    (wanted,) = session(whole).run(None, {**others, "beta": np.zeros_like(BETA)})
-    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("case", CASES)
