@@ -211,8 +211,11 @@ def _layer_norm(s: Shapes, node: ir.Node) -> Facts:
 )
 def _loss(s: Shapes, node: ir.Node) -> Facts:
     elem_type, scores = like(s, node.input(0))
+    each = s.dims(node.input(1))
+    if node.op_type == "SoftmaxCrossEntropy" and each is not None:
+        each = each[:-1]  # its labels are distributions over the classes
     whole = node.attr("reduction", "mean") != "none"
-    return [(elem_type, () if whole else s.dims(node.input(1))), (elem_type, scores)]
+    return [(elem_type, () if whole else each), (elem_type, scores)]
 
 
 # --- recurrent layers --------------------------------------------------------------------------

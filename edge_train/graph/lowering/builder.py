@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from edge_train.graph import ir
 from edge_train.graph.formula import TO_END, Formula, Operand, Refuse
+from edge_train.graph.passes import outer_reads
 from edge_train.graph.shapes import Shapes
 
 __all__ = ["TO_END", "Builder", "LabelRange", "Operand", "Refuse"]
@@ -25,12 +26,22 @@ class Builder(Formula):
         #: what a forward rule leaves for its gradient's rule: source tensor -> lowered tensor
         self.saved: dict[str, str] = {}
 
+        self._read: set[str] | None = None
+
     @property
     def node(self) -> ir.Node:
         """The source node that is being lowered, with the names from before lowering."""
         if self._node is None:
             raise LookupError("no node has begun")
         return self._node
+
+    def is_read(self, name: str) -> bool:
+        """Whether a tensor of the source graph is an output, or read by a node or a subgraph."""
+        if self._read is None:
+            self._read = {value.name for value in self.source.outputs}
+            for node in self.source.nodes:
+                self._read |= outer_reads(node)
+        return name in self._read
 
     def kept(self, node: ir.Node) -> tuple[str, ...]:
         """Adds an ordinary node under new output names, which are returned."""

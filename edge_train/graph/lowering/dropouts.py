@@ -1,4 +1,4 @@
-"""Dropout fused with what stands around it, and masks packed into the bits of integers.
+"""Dropout, alone and fused with what stands around it, and masks packed into bits of integers.
 
 The packed masks exist to save memory on a GPU. Here a forward op makes an ordinary mask; only a
 mask that comes from outside the graph is unpacked.
@@ -82,13 +82,26 @@ def bitmask_dropout_grad(b: Builder, node: ir.Node) -> str:
     return dropped(b, dy, mask, node.input(2), node.input(3))
 
 
+@lowers("Dropout", domain="")
+def dropout(b: Builder, node: ir.Node) -> tuple[str, ...]:
+    """The stock op, in training mode also where nobody reads its mask."""
+    return _dropout(b, node, node.inputs[0], node.inputs[1:])
+
+
 def _dropout(b: Builder, node: ir.Node, x: str, options: tuple[str, ...]) -> tuple[str, str]:
-    """The stock op with ratio and training_mode, which the fused ops take in the same way."""
-    options = tuple(
-        b.cast(name, dtypes.FLOAT) if i == 0 and name else name for i, name in enumerate(options)
-    )
-    y, mask = b.ops("Dropout", x, *options, n=2, seed=node.attr("seed"))
-    return y, mask
+    """y and mask; ``options`` are ratio and training_mode, as the fused ops take them too.
+
+    onnxruntime takes out a Dropout whose mask is not read, in training mode as well: then the
+    values are made from the mask.
+    """
+    ratio, mode = (*options, "", "")[:2]
+    training = b.constant_value(mode) if mode else np.array(False)
+    read = b.is_read(b.node.output(1))
+    if not read and training is not None and not np.any(training):
+        return x, ""
+    inputs = [x, b.cast(ratio, dtypes.FLOAT) if ratio else "", mode]
+    y, mask = b.ops("Dropout", *inputs, n=2, seed=node.attr("seed"))
+    return (y if read else dropped(b, x, mask, ratio, mode)), mask
 
 
 def _check_mask_readers(b: Builder, index: int) -> None:

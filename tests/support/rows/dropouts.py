@@ -34,9 +34,11 @@ def dropout_row(
         constants["training"] = np.array(training)
     inputs += ["ratio" if ratio is not None else "_", "training"]
     used = inputs if training is not None else inputs[:-1]
-    nodes = (node(op, " ".join(used), "y mask", seed=7),)
+    stock = op == "Dropout"
+    nodes = (node(op, " ".join(used), "y mask", "" if stock else "com.microsoft", seed=7),)
     expected = {"y": total}
-    return Row(name, nodes, feeds, expected, constants, sized=("bias",), reference=NO_KERNEL)
+    reference = "" if stock else NO_KERNEL
+    return Row(name, nodes, feeds, expected, constants, sized=("bias",), reference=reference)
 
 
 def packed(mask: Array) -> Array:
@@ -112,7 +114,7 @@ _ROWS: dict[str, Callable[[str], Row]] = {
     "SoftmaxDropoutGrad": softmax_dropout_grad_row,
     "SoftmaxDropoutGrad: last axis": partial(softmax_dropout_grad_row, axis=-1),
 }
-for _op in ("BitmaskDropout", "BiasDropout", "BitmaskBiasDropout"):
+for _op in ("Dropout", "BitmaskDropout", "BiasDropout", "BitmaskBiasDropout"):
     _ROWS[_op] = partial(dropout_row, op=_op)
     _ROWS[f"{_op}: inference"] = partial(dropout_row, op=_op, ratio=0.5, training=False)
     _ROWS[f"{_op}: ratio absent"] = partial(dropout_row, op=_op, ratio=None, training=None)
