@@ -15,6 +15,12 @@ _NUMBERS = {FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE}
 _DEPTH = 8
 
 
+def _is_repeated(field: Any) -> bool:
+    if hasattr(field, "is_repeated"):
+        return bool(field.is_repeated)
+    return bool(field.label == field.LABEL_REPEATED)  # protobuf before 6.31
+
+
 class RandomMessages:
     """Fills ONNX messages at random, presence of fields included.
 
@@ -50,7 +56,7 @@ class RandomMessages:
             message.domain = f"domain_{self._count}" if self._count % 3 else ""
 
     def _fill_field(self, message: Any, field: Any, depth: int) -> None:
-        many = field.is_repeated
+        many = _is_repeated(field)
         if field.message_type is not None:
             if depth >= _DEPTH or (depth > 3 and self._random.random() < 0.6):
                 return
