@@ -178,10 +178,18 @@ def gradient_model(
     model = prepare(with_floats(with_loss(forward_model(row, dynamic), weights), kind))
     shapes = Shapes.of(model)
     graph, table = differentiate(model.graph, shapes, "loss", [*row.asked, *row.zero])
-    ends = [ir.Value(name, kind, None) for name in table.values()]
+    ends = [ir.Value(name, kind, shapes.dims(name)) for name in table.values()]
+    made = {
+        name for n in graph.nodes for name in n.outputs if name and shapes.dims(name) is not None
+    }
+    told = {name: ir.Value(name, shapes.elem_type(name), shapes.dims(name)) for name in made}
     return replace(
         model,
-        graph=replace(graph, outputs=[*graph.outputs, *ends]),
+        graph=replace(
+            graph,
+            outputs=[*graph.outputs, *ends],
+            value_info={name: value for name, value in told.items() if value.elem_type},
+        ),
         opset_imports=[*((d, v) for d, v in model.opset_imports if d == ""), (ir.MICROSOFT, 1)],
     ), table
 

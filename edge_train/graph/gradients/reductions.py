@@ -42,6 +42,8 @@ class _Reduction:
     def _over(self, op_type: str, x: str) -> str:
         axes = [self.axes_name] if self.axes != () else []
         noop = self._node.attr("noop_with_empty_axes", 0)
+        if noop and not axes:
+            return x
         return self._g.op(op_type, x, *axes, keepdims=1, noop_with_empty_axes=noop)
 
     def spread(self, small: str) -> str:

@@ -36,7 +36,6 @@ FORMS: dict[str, tuple[Array, dict[str, Array], dict[str, Any]]] = {
     ":unsorted": (CUBE, axes(2, 1), {"keepdims": 0}),
     ":line": (LINE, axes(0), {"keepdims": 0}),
     ":point": (POINT, {}, {}),
-    ":nothing": (CUBE, axes(), {"noop_with_empty_axes": 1}),
     ":old": (CUBE, {}, {"axes": (1,), "keepdims": 0}),
 }
 
@@ -73,6 +72,11 @@ ZEROS = np.array([[0, 0, 2], [0, 3, 2], [1, 2, 3]], np.float32)
 
 ROWS: list[Row] = [
     *(form_row(op, form) for op in REDUCTIONS for form in FORMS),
+    # the other ops reduce a single number to |x|, x^2 or log(x), but not in older onnxruntimes
+    *(
+        single(f"{op}:nothing", {"x": CUBE}, constants=axes(), attrs={"noop_with_empty_axes": 1})
+        for op in (*REDUCTIONS[:5], "ReduceLogSumExp")
+    ),
     *(run_time_axes(op, 1) for op in REDUCTIONS),
     *(tied(op) for op in ("ReduceMax", "ReduceMin")),
     single("ReduceProd:zeros", {"x": ZEROS}, constants=axes(1)),
