@@ -7,7 +7,7 @@ import numpy as np
 from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.broadcast import repeated_axes, unbroadcast
-from edge_train.graph.lowering.builder import Builder, Refuse
+from edge_train.graph.lowering.builder import Builder
 from edge_train.graph.lowering.registry import lowers
 
 
@@ -28,22 +28,25 @@ def reduce_sum_training(b: Builder, node: ir.Node) -> str:
 @lowers("FusedMatMul")
 def fused_matmul(b: Builder, node: ir.Node) -> str:
     """alpha op(A) op(B); onnxruntime folds the Transposes into its own matrix product again."""
-    if node.attr("transBatchA", 0) or node.attr("transBatchB", 0):
-        raise Refuse("transBatchA/transBatchB are not supported")
-    operands = [
-        _swap_last_axes(b, name) if node.attr(flag, 0) else name
-        for name, flag in zip(node.inputs, ("transA", "transB"), strict=True)
+    flags = [
+        (bool(node.attr(f"trans{side}", 0)), bool(node.attr(f"transBatch{side}", 0)))
+        for side in "AB"
     ]
+    operands = [_turned(b, name, *flag) for name, flag in zip(node.inputs, flags, strict=True)]
     product = b.op("MatMul", *operands)
     alpha = node.attr("alpha", 1.0)
     return product if alpha == 1.0 else b.mul(product, alpha)
 
 
-def _swap_last_axes(b: Builder, x: str) -> str:
+def _turned(b: Builder, x: str, rows: bool, batch: bool) -> str:
+    """``x`` as (batch..., rows, columns): from (rows, batch..., columns), last two swapped."""
     rank = b.rank(x)
     if rank < 2:
         return x
-    return b.transpose(x, *range(rank - 2), rank - 1, rank - 2)
+    order = [*range(1, rank - 1), 0, rank - 1] if batch else list(range(rank))
+    if rows:
+        order[-2:] = order[:-3:-1]
+    return b.transpose(x, *order)
 
 
 @lowers("DivGrad")

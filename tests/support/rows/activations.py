@@ -43,13 +43,15 @@ def gradient_row(
     formula: Formula,
     of: Formula | None = None,
     scale: float = 1.0,
+    shape: tuple[int, ...] = _SHAPE,
     **attrs: Any,
 ) -> Row:
     """dX = formula(dY, v) where v is x itself or, with ``of``, the output of(x)."""
-    dy, x = normals(21, _SHAPE, _SHAPE)
-    x = (x * scale).astype(np.float32)
-    x[0, 0, :3] = (0.0, -0.0, 1.0)
-    value = x if of is None else of(x.astype(np.float64)).astype(np.float32)
+    dy, x = normals(21, shape, shape)
+    x = np.asarray(x * np.float32(scale))
+    if x.ndim:
+        x.reshape(-1)[:3] = (0.0, -0.0, 1.0)
+    value = x if of is None else np.asarray(of(x.astype(np.float64)), np.float32)
     expected = formula(dy.astype(np.float64), value.astype(np.float64))
     feeds = {"dy": dy, "v": value}
     return Row(name, (node(op, "dy v", "dx", **attrs),), feeds, {"dx": expected})
@@ -206,5 +208,10 @@ _ROWS: dict[str, Callable[[str], Row]] = {
         }.items()
     },
 }
+
+for _op in [op for op, build in _ROWS.items() if getattr(build, "func", None) is gradient_row]:
+    if ":" not in _op:
+        for _shape in ((), (4,), (2, 1, 3, 1, 2)):
+            _ROWS[f"{_op}: rank {len(_shape)}"] = partial(_ROWS[_op], shape=_shape)
 
 TABLE = {name: partial(build, name) for name, build in _ROWS.items()}

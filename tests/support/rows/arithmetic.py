@@ -70,11 +70,15 @@ def reduce_sum_row(name: str, axes: list[int], **attrs: Any) -> Row:
 
 def matmul_row(name: str, a: Shape, b: Shape, **attrs: Any) -> Row:
     left, right = normals(44, a, b)
+    batched = [
+        np.moveaxis(value.astype(np.float64), 0, -2) if attrs.get(flag) else value
+        for value, flag in ((left, "transBatchA"), (right, "transBatchB"))
+    ]
     turned = [
         np.swapaxes(value, -1, -2) if attrs.get(flag) else value
         for value, flag in (
-            (left.astype(np.float64), "transA"),
-            (right.astype(np.float64), "transB"),
+            (batched[0].astype(np.float64), "transA"),
+            (batched[1].astype(np.float64), "transB"),
         )
     ]
     expected = attrs.get("alpha", 1.0) * (turned[0] @ turned[1])
@@ -123,6 +127,19 @@ _ROWS: dict[str, Callable[[str], Row]] = {
     ),
     "FusedMatMul: batches": partial(matmul_row, a=(2, 3, 4, 5), b=(2, 3, 6, 5), transB=1),
     "FusedMatMul: batch by matrix": partial(matmul_row, a=(2, 3, 4), b=(4, 5)),
+    "FusedMatMul: transBatchA": partial(matmul_row, a=(3, 2, 4), b=(2, 4, 5), transBatchA=1),
+    "FusedMatMul: transBatchB, transB": partial(
+        matmul_row, a=(2, 3, 4), b=(5, 2, 4), transBatchB=1, transB=1
+    ),
+    "FusedMatMul: transBatch and trans of both": partial(
+        matmul_row,
+        a=(4, 2, 3, 6),
+        b=(5, 2, 3, 4),
+        transBatchA=1,
+        transA=1,
+        transBatchB=1,
+        transB=1,
+    ),
     "FusedMatMul: matrix by batch": partial(matmul_row, a=(4, 3), b=(2, 4, 5), transA=1),
 }
 
