@@ -230,6 +230,7 @@ class InputLike(Block):
             if value.name == self._like:
                 like = copy.deepcopy(value)
                 like.name = name
+                graphs.forget_repeated_symbols(like)
                 graph.input.append(like)
                 return name
         elem_type, dims = graphs.type_of(self.base, self._like)

@@ -71,6 +71,15 @@ def _of_type(tensor_type: onnx.TypeProto.Tensor) -> tuple[int | None, Dims | Non
     return tensor_type.elem_type or None, dims
 
 
+def forget_repeated_symbols(value: onnx.ValueInfoProto) -> None:
+    """Leaves sizes open that share a symbol: exporters do not mean by it that they are equal."""
+    dims = value.type.tensor_type.shape.dim
+    names = [dim.dim_param for dim in dims]
+    for dim, name in zip(dims, names, strict=True):
+        if name and names.count(name) > 1:
+            dim.ClearField("dim_param")
+
+
 def float_type_of(model: onnx.ModelProto, name: str) -> Any:
     """The element type of a tensor; float32 where nothing tells it."""
     return type_of(model, name)[0] or dtypes.FLOAT

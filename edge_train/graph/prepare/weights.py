@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import numpy as np
 
 from edge_train import dtypes
 from edge_train.graph import ir
+
+_FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.DOUBLE, dtypes.BFLOAT16)
 
 
 def constants_as_initializers(model: ir.Model, names: Collection[str] | None = None) -> ir.Model:
@@ -40,8 +43,7 @@ def constants_as_initializers(model: ir.Model, names: Collection[str] | None = N
 
 
 def _is_number(tensor: ir.Tensor | None) -> bool:
-    floats = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.DOUBLE, dtypes.BFLOAT16)
-    return tensor is not None and tensor.data_type in floats and math.prod(tensor.dims) == 1
+    return tensor is not None and tensor.data_type in _FLOATS and math.prod(tensor.dims) == 1
 
 
 def _value(node: ir.Node) -> ir.Tensor | None:
@@ -57,24 +59,42 @@ def _value(node: ir.Node) -> ir.Tensor | None:
 
 
 def own_weights(model: ir.Model, names: Collection[str]) -> ir.Model:
-    """Weights of ``names`` that are copies of another initializer become initializers.
+    """Weights that are written as copies of another initializer become initializers.
 
     Exporters store equal weights once and write the others as Identity (or Transpose) of the one
-    that is stored, under the name they have in the framework. Asked for by that name, such a
-    weight is trained on its own.
+    that is stored, under the name they have in the framework. ``names``: parameters asked for, by
+    name or pattern: such a weight is trained on its own. So are scales and biases that are equal
+    because they are new (all ones, all zeros). Any other Identity is a tie: it stays.
     """
     graph = model.graph
     tensors, nodes = dict(graph.initializers), []
     for node in graph.nodes:
         source = tensors.get(node.input(0))
         own = None
-        if source is not None and node.output(0) in names:
+        if source is not None and (_is_new(node, source) or _is_asked_for(node, names)):
             own = _copied(node, source)
         if own is None:
             nodes.append(node)
         else:
             tensors[node.outputs[0]] = replace(own, name=node.outputs[0])
     return replace(model, graph=replace(graph, nodes=nodes, initializers=tensors))
+
+
+def _is_asked_for(node: ir.Node, names: Collection[str]) -> bool:
+    name, source = node.output(0), node.input(0)
+    return name in names or any(
+        fnmatchcase(name, pattern) and not fnmatchcase(source, pattern) for pattern in names
+    )
+
+
+def _is_new(node: ir.Node, source: ir.Tensor) -> bool:
+    """Whether an Identity copies a float tensor of one repeated value."""
+    if node.op_type != "Identity" or source.data_type not in _FLOATS or source.raw is None:
+        return False
+    if source.data_type not in dtypes.NUMPY or math.prod(source.dims) < 2:
+        return False
+    array = source.array()
+    return bool(array.min() == array.max())
 
 
 def _copied(node: ir.Node, source: ir.Tensor) -> ir.Tensor | None:

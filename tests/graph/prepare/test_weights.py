@@ -88,3 +88,25 @@ def test_external_data_stays_outside() -> None:
     tidied = tidy(model, ["v", "wt"])
     assert tidied.graph.initializers["v"] == replace(tensor, name="v")
     assert "wt" not in tidied.graph.initializers
+
+
+@pytest.mark.parametrize(
+    ("names", "own"),
+    [(("v*",), {"v"}), (("*t",), {"wt"}), (("*",), set()), (("w*",), set()), (("q*",), set())],
+)
+def test_copies_that_match_a_pattern(names: tuple[str, ...], own: set[str]) -> None:
+    """A pattern that the stored weight matches too trains both as one."""
+    tidied = tidy(model_of(COPIES, {"x": (None, 3)}, "y", {"w": W}), names)
+    assert set(tidied.graph.initializers) == {"w", *own}
+
+
+def test_new_scales_are_not_tied() -> None:
+    """Equal because nobody has trained them: exporters store the ones of all norms once."""
+    nodes = [
+        ir.make_node("Identity", ["one"], ["other"], "copy"),
+        ir.make_node("Mul", ["x", "one"], ["h"], "first"),
+        ir.make_node("Mul", ["h", "other"], ["y"], "second"),
+    ]
+    model = model_of(nodes, {"x": (None, 3)}, "y", {"one": np.ones(3, np.float32)})
+    assert set(tidy(model).graph.initializers) == {"one", "other"}
+    check_same(model, tidy(model), FEEDS)
