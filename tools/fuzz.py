@@ -1,8 +1,8 @@
-"""Feeds damaged files to the readers: python tools/fuzz.py TARGET [--seconds N] [--merge].
+"""Feeds damaged files to the readers: python tools/fuzz.py TARGET [--seconds N] [--work FOLDER].
 
 checkpoint, folder, onnx, lowering: coverage-guided (the package atheris), from the corpus in
 tests/hostile/corpus/TARGET and the goldens; a finding is written to fuzz-findings/ and ends the
-run with exit code 1. --merge keeps in the corpus what adds coverage.
+run with another exit code than 0. FOLDER keeps what added coverage (the corpus is its small files).
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target", choices=sorted(fuzz_targets.TARGETS))
     parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--merge", action="store_true")
     parser.add_argument("--work", type=Path, help="folder of what the run finds new, to keep")
     asked = parser.parse_args()
     corpus = ROOT / "tests" / "hostile" / "corpus" / asked.target
@@ -74,11 +73,7 @@ def main() -> None:
             "-print_final_stats=1",
         ]
         common.append(f"-artifact_prefix={findings}/{asked.target}-")
-        if asked.merge:
-            arguments = ["-merge=1", *common, str(corpus), str(work)]
-        else:
-            arguments = [f"-max_total_time={asked.seconds}", *common, str(work), str(corpus)]
-            arguments.append(str(start))
+        arguments = [f"-max_total_time={asked.seconds}", *common, *map(str, (work, corpus, start))]
         # libFuzzer ends its process: a child, so that the scratch folder goes away
         child = os.fork()
         if child == 0:
