@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from onnx import TensorProto
 from support import forms
 from support.reference import Reference, ReferenceError
 from support.training import GRADIENT, LOSS, gradient_errors, module_of, session_of
@@ -124,3 +125,29 @@ def test_u060_batch_norm_exported_in_training_mode(
     log_prob = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
     loss = -log_prob[np.arange(4), LABELS].mean()
     assert float(module.eval()(IMAGE, LABELS)) == pytest.approx(loss, rel=1e-5)
+
+
+def _cast_inside(reference: Reference, folder: Path, kind: str) -> Artifacts:
+    folder.mkdir()
+    return reference.generate_artifacts(
+        forms.cast_inside(getattr(TensorProto, kind)),
+        folder,
+        loss="CrossEntropyLoss",
+        requires_grad=["w1", "b1", "scale", "bias", "w2"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "there", "tolerance"), [("DOUBLE", "FLOAT", 2e-6), ("FLOAT16", "FLOAT16", 5e-3)]
+)
+def test_other_types_on_the_path(
+    reference: Reference, tmp_path: Path, kind: str, there: str, tolerance: float
+) -> None:
+    """float32 weights, a network in double (which the reference cannot run) or half precision."""
+    module = module_of(_cast_inside(reference, tmp_path / "ours", kind))
+    theirs = reference.load(_cast_inside(reference, tmp_path / "theirs", there))
+    wanted = float(theirs.train_step([FLAT, LABELS])[0])
+    assert float(module(FLAT, LABELS)) == pytest.approx(wanted, rel=tolerance)
+    errors = gradient_errors(module, theirs.gradients())
+    assert max(errors.values()) <= 10 * tolerance, errors
+    assert float(module.eval()(FLAT, LABELS)) == pytest.approx(wanted, rel=tolerance)

@@ -94,3 +94,28 @@ def two_heads(opset: int = 17) -> bytes:
     ]
     weights = [_weight("w1", 5, 6), _weight("w2", 6, 3), _weight("w3", 6, 2)]
     return _model(nodes, {"flat": ["N", 5]}, {"y": ["N", 3], "z": ["N", 2]}, weights, opset)
+
+
+def cast_inside(kind: int, opset: int = 17) -> bytes:
+    """float32 weights cast to another type, in which the middle of the network computes."""
+    nodes = [
+        helper.make_node("Cast", [name], [f"{name}_cast"], f"cast_{name}", to=kind)
+        for name in ("flat", "w1", "b1", "scale", "bias", "w2")
+    ]
+    nodes += [
+        helper.make_node("Gemm", ["flat_cast", "w1_cast", "b1_cast"], ["h"], "first"),
+        helper.make_node("Relu", ["h"], ["r"], "relu"),
+        helper.make_node("Mul", ["r", "scale_cast"], ["scaled"], "scaled"),
+        helper.make_node("Add", ["scaled", "bias_cast"], ["moved"], "moved"),
+        helper.make_node("Softmax", ["moved"], ["share"], "share", axis=-1),
+        helper.make_node("MatMul", ["share", "w2_cast"], ["z"], "second"),
+        helper.make_node("Cast", ["z"], ["y"], "back", to=TensorProto.FLOAT),
+    ]
+    weights = [
+        _weight("w1", 5, 6),
+        _weight("b1", 6),
+        _weight("scale", 6),
+        _weight("bias", 6),
+        _weight("w2", 6, 3),
+    ]
+    return _model(nodes, {"flat": ["N", 5]}, {"y": ["N", 3]}, weights, opset)
