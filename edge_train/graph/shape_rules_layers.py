@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.equations import explicit_terms
@@ -185,6 +187,52 @@ def _pool_grad(s: Shapes, node: ir.Node) -> Facts:
     if forward is not None and forward.op_type == "MaxPool":
         return [(elem_type, s.dims(forward.input(0)))]
     return [(elem_type, None if dy is None else (*dy[:2], *(None,) * (len(dy) - 2)))]
+
+
+# --- resampling --------------------------------------------------------------------------------
+
+
+@rule("Resize", "Upsample")
+def _resize(s: Shapes, node: ir.Node) -> Facts:
+    elem_type, x = like(s, node.input(0))
+    if x is None:
+        return [(elem_type, None)]
+    axes = [axis_of(axis, len(x)) for axis in node.attr("axes") or range(len(x))]
+    found: dict[int, ir.Dim] = dict.fromkeys(axes)
+    sizes, scales = s.contents(node.input(3)), _scales(s, node)
+    if scales:
+        found = {axis: _scaled(x[axis], scale) for axis, scale in zip(axes, scales, strict=True)}
+    elif sizes and node.attr("keep_aspect_ratio_policy", "stretch") == "stretch":
+        found = dict(zip(axes, sizes, strict=True))
+    elif len(x) > 2:
+        found[0] = x[0]  # samples are not resized
+    return [(elem_type, tuple([found.get(axis, dim) for axis, dim in enumerate(x)]))]
+
+
+def _scales(s: Shapes, node: ir.Node) -> tuple[float, ...] | None:
+    if node.op_type == "Upsample" and "scales" in node.attributes:
+        return tuple(node.attr("scales"))
+    return s.floats(node.input(1 if node.op_type == "Upsample" else 2))
+
+
+def _scaled(size: ir.Dim, scale: float) -> ir.Dim:
+    """In float32, as onnxruntime multiplies."""
+    if scale == 1:
+        return size
+    return int(np.float32(size) * np.float32(scale)) if isinstance(size, int) else None
+
+
+@rule("DepthToSpace", "SpaceToDepth")
+def _blocks(s: Shapes, node: ir.Node) -> Facts:
+    elem_type, x = like(s, node.input(0))
+    if x is None:
+        return [(elem_type, None)]
+    block = node.attr("blocksize")
+    channels, height, width = (size if isinstance(size, int) else None for size in x[1:])
+    grown = node.op_type == "SpaceToDepth"
+    made = [channels and (channels * block**2 if grown else channels // block**2)]
+    made += [size and (size // block if grown else size * block) for size in (height, width)]
+    return [(elem_type, (x[0], *made))]
 
 
 # --- normalisations and losses -----------------------------------------------------------------

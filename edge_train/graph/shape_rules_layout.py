@@ -258,12 +258,6 @@ def _one_hot(s: Shapes, node: ir.Node) -> Facts:
     return [(elem_type, (*dims[:axis], depth[0] if depth else None, *dims[axis:]))]
 
 
-@rule("Resize", "Upsample", "DepthToSpace", "SpaceToDepth")
-def _same_rank(s: Shapes, node: ir.Node) -> Facts:
-    elem_type, dims = like(s, node.input(0))
-    return [(elem_type, None if dims is None else (dims[0], *(None,) * (len(dims) - 1)))]
-
-
 @rule("Compress")
 def _compress(s: Shapes, node: ir.Node) -> Facts:
     elem_type, dims = like(s, node.input(0))

@@ -7,6 +7,7 @@ Rules never fail: what cannot be told stays None.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from edge_train import dtypes
 from edge_train.errors import ArtifactError
 from edge_train.graph import (  # noqa: F401 (importing them registers their rules)
     ir,
+    shape_rules_control,
     shape_rules_layers,
     shape_rules_layout,
     shape_rules_reductions,
@@ -23,6 +25,7 @@ from edge_train.graph.shape_rules import RULES
 
 Dims: TypeAlias = "tuple[ir.Dim, ...]"
 
+_MAX_FACTORS = 8  # float vectors up to this size may be factors of Resize
 _MAX_CONTENTS = 64  # integer tensors up to this size may be shapes, axes, pads
 
 
@@ -33,6 +36,7 @@ class Shapes:
         self._types: dict[str, int] = {}
         self._dims: dict[str, Dims] = {}
         self._contents: dict[str, Dims] = {}
+        self._floats: dict[str, tuple[float, ...]] = {}
         self._producers: dict[str, ir.Node] = {}
 
     @classmethod
@@ -43,7 +47,7 @@ class Shapes:
         """
         shapes = cls()
         if outer is not None:
-            for table in ("_types", "_dims", "_contents", "_producers"):
+            for table in ("_types", "_dims", "_contents", "_floats", "_producers"):
                 getattr(shapes, table).update(getattr(outer, table))
         shapes.infer(source.graph if isinstance(source, ir.Model) else source)
         return shapes
@@ -65,6 +69,10 @@ class Shapes:
         """The values of a small integer tensor (a scalar counts as one value), flat, with symbols
         where they are sizes of tensors; None if not known."""
         return self._contents.get(name)
+
+    def floats(self, name: str) -> tuple[float, ...] | None:
+        """The values of a float32 constant that may hold a factor for each axis; else None."""
+        return self._floats.get(name)
 
     def producer(self, name: str) -> ir.Node | None:
         """The node that makes a tensor, as far as inference has come."""
@@ -103,6 +111,14 @@ class Shapes:
                 self.set_contents(name, tensor.array().astype(np.int64).ravel().tolist())
             except ArtifactError:  # damaged; whoever needs the values reports it
                 return
+        if tensor.data_type == dtypes.FLOAT and len(tensor.dims) == 1 and tensor.raw is not None:
+            self._learn_floats(name, tensor)
+
+    def _learn_floats(self, name: str, tensor: ir.Tensor) -> None:
+        if tensor.dims[0] > _MAX_FACTORS:
+            return
+        with suppress(ArtifactError):
+            self._floats[name] = tuple(tensor.array().tolist())
 
     def infer(self, graph: ir.Graph) -> None:
         """Learns the declared types of a graph, then those of its nodes' outputs in order."""
