@@ -151,3 +151,48 @@ def test_other_types_on_the_path(
     errors = gradient_errors(module, theirs.gradients())
     assert max(errors.values()) <= 10 * tolerance, errors
     assert float(module.eval()(FLAT, LABELS)) == pytest.approx(wanted, rel=tolerance)
+
+
+def slope(module: Module, name: str, along: NDArray, feed: NDArray) -> float:
+    """The loss's derivative along a direction, by a central difference."""
+    data, ends = module.state.parameters[name].data, []
+    for step in (1e-2, -2e-2):
+        data += np.float32(step) * along
+        ends.append(float(module(feed)))
+    data += np.float32(1e-2) * along
+    return (ends[0] - ends[1]) / 2e-2
+
+
+@pytest.mark.parametrize("sizes", [False, True], ids=["scales", "sizes"])
+@pytest.mark.parametrize(
+    "resize",
+    [
+        {"mode": "nearest"},
+        {"mode": "linear"},
+        {"mode": "cubic"},
+        {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+    ],
+    ids=lambda value: "-".join(value.values()),
+)
+def test_artifacts_that_the_reference_writes_but_cannot_run(
+    reference: Reference, tmp_path: Path, resize: dict[str, str], sizes: bool
+) -> None:
+    """ConvTransposeGrad and ResizeGrad: the gradient is the slope of the loss."""
+    artifacts = reference.generate_artifacts(
+        forms.upsampling(resize, sizes), tmp_path, loss=None, requires_grad=["w", "v", "b"]
+    )
+    with pytest.raises(ReferenceError, match=r"ResizeGrad|ConvTransposeGrad"):
+        reference.load(artifacts)
+    reference.ensure_running()
+    module, feed = module_of(artifacts), RNG.standard_normal((2, 3, 6, 6)).astype(np.float32)
+    module(feed)
+    gradients = {
+        name: parameter.grad.copy()
+        for name, parameter in module.state.parameters
+        if parameter.grad is not None
+    }
+    assert set(gradients) == {"w", "v", "b"}
+    for name, gradient in gradients.items():
+        along = gradient / np.linalg.norm(gradient)
+        expected = float(np.linalg.norm(gradient))
+        assert slope(module, name, along, feed) == pytest.approx(expected, rel=2e-3), name

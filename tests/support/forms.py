@@ -119,3 +119,26 @@ def cast_inside(kind: int, opset: int = 17) -> bytes:
         _weight("w2", 6, 3),
     ]
     return _model(nodes, {"flat": ["N", 5]}, {"y": ["N", 3]}, weights, opset)
+
+
+def upsampling(resize: dict[str, str], sizes: bool, opset: int = 17) -> bytes:
+    """Conv, ConvTranspose and Resize, whose gradients the reference writes but cannot run."""
+    target = (
+        numpy_helper.from_array(np.array([2, 3, 9, 9], np.int64), "target")
+        if sizes
+        else numpy_helper.from_array(np.array([1, 1, 1.5, 2], np.float32), "target")
+    )
+    scaled = ["up", "", "", "target"] if sizes else ["up", "", "target"]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", kernel_shape=[3, 3]),
+        helper.make_node("Tanh", ["c"], ["t"], "tanh"),
+        helper.make_node(
+            "ConvTranspose", ["t", "v", "b"], ["up"], "transposed", kernel_shape=[3, 2],
+            strides=[2, 1], output_padding=[1, 0], pads=[1, 0, 0, 1],
+        ),
+        helper.make_node("Resize", scaled, ["big"], "resize", **resize),
+        helper.make_node("Mul", ["big", "big"], ["square"], "square"),
+        helper.make_node("ReduceMean", ["square"], ["loss"], "mean", keepdims=0),
+    ]  # fmt: skip
+    weights = [_weight("w", 4, 3, 3, 3), _weight("v", 4, 3, 3, 2), _weight("b", 3), target]
+    return _model(nodes, {"x": [2, 3, 6, 6]}, {"loss": []}, weights, opset)
