@@ -30,7 +30,6 @@ DIFFERS = {
     "LayerNormalization:one scale": "its LayerNormalization wants a scale a feature",
     "MaxPool:storage_order": "its MaxPoolGrad reads the indices in the other order",
     "RNN:two activations": "its RNN gives both directions one activation",
-    "Resize:2-D linear": "its shape inference refuses the product with the weights",
     "Resize:negative axes": "its Resize refuses them",
     "Resize:not_*": "no kernel for ResizeGrad",
 }

@@ -83,3 +83,26 @@ ROWS: list[Row] = [
     single("cm.BiasGelu", {"x": X, "bias": BIAS}),
     single("cm.BiasGelu:cube", {"x": CUBE, "bias": BIAS[:2]}),
 ]
+
+#: row -> points at kinks, the slopes that PyTorch gives there, attributes, constants
+AT_KINKS: dict[str, tuple[list[float], list[float], dict[str, Any], dict[str, Any]]] = {
+    "Selu:kink": ([0, 2], [1.7580993, 1.0507010], {}, {}),
+    "Celu:kink": ([0, 2], [1, 1], {"alpha": 2.0}, {}),
+    "LeakyRelu:kink": ([0, 2], [0.25, 1], {"alpha": 0.25}, {}),
+    "Softsign:kink": ([0, 1], [1, 0.25], {}, {}),
+    "HardSigmoid:kinks": ([-2, 0, 2], [0, 0.25, 0], {"alpha": 0.25}, {}),
+    "ThresholdedRelu:kink": ([1, 2], [0, 1], {}, {}),
+    "Shrink:kinks": ([0.5, -0.5, 1], [0, 0, 1], {}, {}),
+    "PRelu:kink": ([0, -1, 1], [0.25, 0.25, 1], {}, {"slope": np.array(0.25, np.float32)}),
+}
+
+ROWS += [
+    single(
+        name,
+        {"x": np.array(x, np.float32)},
+        attrs=attrs,
+        constants=constants,
+        expected=slopes(*values),
+    )
+    for name, (x, values, attrs, constants) in AT_KINKS.items()
+]
