@@ -26,8 +26,8 @@ def conv(g: Gradients, node: ir.Node, dy: str) -> Sequence[str]:
 
 
 def explicit_pads(g: Gradients, node: ir.Node, kernel: Sequence[ir.Dim]) -> dict[str, Any]:
-    """SAME_* of a node as numbers, which onnxruntime-training's ConvGrad takes for zeros; nothing
-    for other padding, and where only the run tells the sizes."""
+    """SAME_* of a node as numbers, which onnxruntime-training's gradient ops take for zeros;
+    nothing for other padding, and where only the run tells the sizes."""
     if node.attr("auto_pad") not in _SAME:
         return {}
     geometry, totals = _Geometry.of(node, kernel), []

@@ -26,7 +26,8 @@ def max_pool(g: Gradients, node: ir.Node, dy: str, d_indices: str = "") -> str:
 @gradient("AveragePool")
 def average_pool(g: Gradients, node: ir.Node, dy: str) -> str:
     """Lowering finds the forward node by the names of dY and of this node."""
-    return g.op("AveragePoolGrad", dy, **attributes_of(node))
+    attributes = attributes_of(node) | explicit_pads(g, node, node.attr("kernel_shape"))
+    return g.op("AveragePoolGrad", dy, **attributes)
 
 
 @gradient("MaxUnpool", cut=(1, 2))
