@@ -27,7 +27,7 @@ from edge_train.graph.lowering.recurrent import (
 
 @gradient("LSTM", cut=(4,))
 def lstm(g: Gradients, node: ir.Node, *dys: str) -> Sequence[str | None]:
-    saved = _in_training(g, node, ("Y", "Y_h", "Y_c", "C_all", "iofc"))
+    saved = _in_training(g, node)
     x, w, r, _, lens, h0, c0, _ = (node.input(index) for index in range(8))
     inputs = (x, w, r, lens, h0, c0, saved[0], *saved[3:], *_padded(dys, 3))
     makes = [g.wants(index) for index in (0, 1, 2, 3, 5, 6, 7)]
@@ -37,7 +37,7 @@ def lstm(g: Gradients, node: ir.Node, *dys: str) -> Sequence[str | None]:
 
 @gradient("GRU", cut=(4,))
 def gru(g: Gradients, node: ir.Node, *dys: str) -> Sequence[str | None]:
-    saved = _in_training(g, node, ("Y", "Y_h", "zrh"))
+    saved = _in_training(g, node)
     inputs = (*(node.input(index) for index in range(6)), saved[0], saved[2], *_padded(dys, 2))
     makes = [g.wants(index) for index in (0, 1, 2, 3, 5)]
     made = g.training_op("GRUGrad", *inputs, makes=makes, **_attributes(node))
@@ -55,17 +55,28 @@ def _attributes(node: ir.Node) -> dict[str, object]:
     return {name: value for name, value in attributes_of(node).items() if name != "layout"}
 
 
-def _in_training(g: Gradients, node: ir.Node, outputs: Sequence[str]) -> list[str]:
-    """Puts the training form in the node's place and names all of its outputs."""
-    attributes, op_type = _attributes(node), f"{node.op_type}Training"
-    names = [node.output(at) or f"{node.name}_{what}" for at, what in enumerate(outputs)]
-    name = f"{node.name}_training"
-    training = ir.make_node(op_type, node.inputs, names, name, ir.MICROSOFT, **attributes)
+def training_form(node: ir.Node) -> ir.Node:
+    """LSTMTraining or GRUTraining for an LSTM or GRU, with a name for each output.
+
+    Refuse for layout 1. The first outputs are those of the node.
+    """
+    wanted = _OUTPUTS[node.op_type]
+    names = [node.output(at) or f"{node.name}_{what}" for at, what in enumerate(wanted)]
+    op_type, name = f"{node.op_type}Training", f"{node.name}_training"
+    return ir.make_node(op_type, node.inputs, names, name, ir.MICROSOFT, **_attributes(node))
+
+
+_OUTPUTS = {"LSTM": ("Y", "Y_h", "Y_c", "C_all", "iofc"), "GRU": ("Y", "Y_h", "zrh")}
+
+
+def _in_training(g: Gradients, node: ir.Node) -> tuple[str, ...]:
+    """Puts the training form in the node's place; its outputs."""
+    training = training_form(node)
     g.replace(node, training)
-    for output in names:
+    for output in training.outputs:
         g.shapes.learn(output, g.elem_type(node.inputs[0]), None)
     g.shapes.infer_node(training)
-    return names
+    return training.outputs
 
 
 @gradient("RNN", cut=(4,))
