@@ -107,7 +107,7 @@ class Formula:
         domain: str = "",
         **attributes: Any,
     ) -> tuple[str, ...]:
-        """Adds a node with ``n`` outputs of the told dtype, else the op's, else the first input's."""
+        """Adds a node with ``n`` outputs of the told dtype, else the op's or the first input's."""
         outputs = tuple(self._fresh(op_type) for _ in range(n))
         name = self._node_name(op_type, outputs[0])
         node = ir.make_node(op_type, inputs, outputs, name, domain, **attributes)

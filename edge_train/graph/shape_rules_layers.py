@@ -45,6 +45,13 @@ def _matmul(s: Shapes, node: ir.Node) -> Facts:
     return [(elem_type, (*(broadcast([a[:-2], b[:-2]]) or ()), *rows, *columns))]
 
 
+@rule("MatMulBnb4")
+def _matmul_4bit(s: Shapes, node: ir.Node) -> Facts:
+    elem_type, a = like(s, node.input(0))
+    columns = node.attr("N" if node.attr("transB", 1) else "K")
+    return [(elem_type, None if a is None else (*a[:-1], columns))]
+
+
 def _swapped(dims: Dims, swap: int) -> Dims:
     return (*dims[:-2], dims[-1], dims[-2]) if swap and len(dims) > 1 else dims
 
