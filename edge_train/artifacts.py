@@ -24,14 +24,11 @@ except ImportError as error:
 from edge_train import onnxblock
 from edge_train.artifact_files import write_files
 from edge_train.errors import ArtifactError, EdgeTrainError
-from edge_train.graph.opset import raise_opset
 from edge_train.graph.parameters import Choice
+from edge_train.graph.prepare import tidy
 from edge_train.graph.training import Built, build
 from edge_train.model_source import ModelSource
 from edge_train.onnxblock import graphs, model_accessor
-
-#: the first opset with SoftmaxCrossEntropyLoss; older models are raised
-OLDEST = 12
 
 
 class LossType(Enum):
@@ -135,8 +132,8 @@ def _build(
     loss_inputs: tuple[str, ...],
     additional: tuple[str, ...],
 ) -> tuple[Built, int]:
-    if graphs.opset_of(model) < OLDEST:
-        model = graphs.from_ir(raise_opset(graphs.to_ir(model)))
+    # before the loss is added: its blocks ask for the sizes of the outputs
+    model = graphs.from_ir(tidy(graphs.to_ir(model), (*(train or ()), *freeze)))
     own = graphs.weight_names(model)
     outputs = [value.name for value in model.graph.output]
     with model_accessor.borrowed(model) as accessor:
