@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support.zoo import FEEDFORWARD, ZOO, Case  # noqa: E402
+from support.zoo import ZOO, ZOO_MODELS, Case  # noqa: E402
 
 from edge_train.api import CheckpointState, Module, Optimizer  # noqa: E402
 from edge_train.errors import EdgeTrainError  # noqa: E402
@@ -36,7 +36,7 @@ PROMISED = (EdgeTrainError, IndexError, TypeError, ValueError)
 def damaged(number: int) -> tuple[Case, list[bytes]]:
     """A golden's three graphs, one to three bits of one of them flipped."""
     rng = random.Random(number)
-    case = ZOO[rng.choice(FEEDFORWARD)]
+    case = ZOO[rng.choice(ZOO_MODELS)]
     graphs = [
         bytearray(p.read_bytes())
         for p in (case.training_model, case.eval_model, case.optimizer_model)

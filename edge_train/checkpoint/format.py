@@ -333,7 +333,7 @@ def _moments(table: Table) -> tuple[str, tuple[Tensor, ...]]:
 def _properties(bag: Table) -> dict[str, Property]:
     properties: dict[str, Property] = {}
     for slot, kind in enumerate(("ints", "floats", "strings")):
-        for table in bag.tables(slot, kind) or ():
+        for table in bag.tables(slot, kind, objects=2) or ():
             name = _required(table.text(0, "the name"), table, "name")
             table.what = f"property '{name}'"
             if kind == "ints":

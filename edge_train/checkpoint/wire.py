@@ -16,7 +16,7 @@ from edge_train.errors import CheckpointCorrupt
 
 MAX_TABLES = 1_000_000  # the limit of the FlatBuffers verifier
 # an object in memory is larger than in the file: so many may be had, further ones need more bytes
-_FREE_OBJECTS, _BYTES_AN_OBJECT = 65_536, 24
+_FREE_OBJECTS, _BYTES_AN_OBJECT = 49_152, 24
 _TABLE, _STRING = 4, 1  # what counts as how many objects
 MAX_FILE = 2**31 - 1  # offsets reach no further in a valid buffer
 _SHARING = 4  # bytes may be referred to this many times on average (shared strings are legal)
@@ -72,9 +72,9 @@ class Reader:
         if self._objects_left < 0:
             self.fail(offset, f"more tables than a file of {self.size} bytes can need ({what})")
 
-    def table(self, offset: int, what: str) -> Table:
-        """The table at ``offset`` with its vtable checked."""
-        self.count(offset, _TABLE, what)
+    def table(self, offset: int, what: str, objects: int = _TABLE) -> Table:
+        """The table at ``offset`` with its vtable checked; it counts as ``objects``."""
+        self.count(offset, objects, what)
         vtable = offset - int(self.unpack(_I32, offset, what))
         if vtable < 0:
             self.fail(offset, f"the vtable of {what} lies before the file")
@@ -163,17 +163,17 @@ class Table:
             self.reader.fail(start, f"{field} of {self.what} has {count} items, at most {limit}")
         return struct.unpack(f"<{count}q", self.reader.source.read(start, 8 * count))
 
-    def tables(self, slot: int, field: str) -> Iterator[Table] | None:
-        """A vector of tables, one after the other."""
+    def tables(self, slot: int, field: str, objects: int = _TABLE) -> Iterator[Table] | None:
+        """A vector of tables, one after the other, each counted as ``objects``."""
         found = self._vector(slot, 4, field)
-        return None if found is None else self._entries_of(*found, field)
+        return None if found is None else self._entries_of(*found, field, objects)
 
-    def _entries_of(self, start: int, count: int, field: str) -> Iterator[Table]:
+    def _entries_of(self, start: int, count: int, field: str, objects: int) -> Iterator[Table]:
         for index in range(count):
             place = start + 4 * index
             what = f"{field}[{index}]"
             target = place + int(self.reader.unpack(_U32, place, what))
-            yield self.reader.table(target, what)
+            yield self.reader.table(target, what, objects)
 
     def table(self, slot: int, field: str) -> Table | None:
         """A table."""
