@@ -36,13 +36,19 @@ def differentiate(
     loss that is not one number.
     """
     _check_loss(shapes, loss)
-    path = _Path(graph, shapes, loss, wanted)
+    path = _Path(graph, shapes, [loss], wanted)
     path.check()
     g = Gradients(graph, shapes)
     seed = f"{loss}_grad"
     kind = dtypes.NUMPY[g.elem_type(loss)]
     g.constants[seed] = ir.Tensor.of(seed, np.ones(_sizes(shapes, loss), kind))
-    partials: dict[str, list[str]] = {loss: [seed]}
+    found = _walked(g, path, {loss: [seed]}, wanted)
+    return _joined(graph, g), found
+
+
+def _walked(
+    g: Gradients, path: _Path, partials: dict[str, list[str]], wanted: Sequence[str]
+) -> dict[str, str]:
     problems: list[str] = []
     for node in reversed(path.nodes):
         dys = [_accumulated(g, name, partials) if name else "" for name in node.outputs]
@@ -53,7 +59,28 @@ def differentiate(
     if problems:
         raise UnsupportedOp(_listed(problems))
     found = {name: _accumulated(g, name, partials) for name in wanted}
-    return _joined(graph, g), {name: value for name, value in found.items() if value}
+    return {name: value for name, value in found.items() if value}
+
+
+def differentiate_body(
+    g: Gradients, nodes: list[ir.Node], seeds: Sequence[tuple[str, str]], wanted: Sequence[str]
+) -> dict[str, str]:
+    """Adds the backward pass of nodes that stand in ``g`` already: the body of a loop.
+
+    ``seeds``: pairs of a tensor and its gradient. Returns tensor -> gradient for those of
+    ``wanted`` that a gradient arrives at. Refuse for nodes without gradient.
+    """
+    path = _Path(ir.Graph(nodes=nodes), g.shapes, [name for name, _ in seeds], wanted)
+    if path.missing():
+        raise Refuse("in its body: " + "; ".join(path.missing()))
+    partials: dict[str, list[str]] = {}
+    for name, gradient in seeds:
+        partials.setdefault(name, []).append(gradient)
+        path.uses[name] += 1  # the gradient from outside counts as one of a reader
+    try:
+        return _walked(g, path, partials, wanted)
+    except UnsupportedOp as error:
+        raise Refuse(f"in its body: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -72,7 +99,7 @@ def survey(graph: ir.Graph, shapes: Shapes, loss: str, wanted: Sequence[str]) ->
         _check_loss(shapes, loss)
     except ArtifactError as error:
         problems.append(str(error))
-    path = _Path(graph, shapes, loss, wanted)
+    path = _Path(graph, shapes, [loss], wanted)
     reached = set(path.uses).union(*(outer_reads(node) for node in path.nodes))
     unreached = tuple(name for name in wanted if name not in reached)
     return Survey(tuple(problems), unreached, tuple(path.missing()))
@@ -93,9 +120,11 @@ def _sizes(shapes: Shapes, name: str) -> tuple[int, ...]:
 
 
 class _Path:
-    """The nodes between the wanted tensors and the loss, and how often each tensor is read."""
+    """The nodes between the wanted tensors and the ends, and how often each tensor is read."""
 
-    def __init__(self, graph: ir.Graph, shapes: Shapes, loss: str, wanted: Sequence[str]) -> None:
+    def __init__(
+        self, graph: ir.Graph, shapes: Shapes, ends: Sequence[str], wanted: Sequence[str]
+    ) -> None:
         self._shapes = shapes
         active = set(wanted)
         forward = []
@@ -103,7 +132,7 @@ class _Path:
             if key_of(node) not in NO_GRADIENT and self._reads(node, active):
                 forward.append(node)
                 active.update(name for name in node.outputs if name and self._carries(node, name))
-        needed, nodes = {loss}, []
+        needed, nodes = set(ends), []
         for node in reversed(forward):
             if needed.intersection(filter(None, node.outputs)):
                 nodes.append(node)
@@ -139,6 +168,10 @@ class _Path:
         """The inputs of a node on the path that need a gradient."""
         return frozenset(self._indices(node, self._active))
 
+    def captured(self, node: ir.Node) -> frozenset[str]:
+        """Tensors with a gradient that the subgraphs of a node read."""
+        return frozenset(_inner_reads(node) & self._active)
+
     def missing(self) -> list[str]:
         """A line for every node on the path without a rule."""
         hint = "no gradient is known for this op"
@@ -156,9 +189,15 @@ class _Path:
 
 
 def _inner_reads(node: ir.Node) -> set[str]:
-    """What the subgraphs of a node read, outer tensors among them."""
-    reads = (outer_reads(inner) for body in ir.subgraphs(node) for inner in body.nodes)
-    return set().union(*reads)
+    """The outer tensors that the subgraphs of a node read."""
+    reads: set[str] = set()
+    for body in ir.subgraphs(node):
+        own = {value.name for value in body.inputs} | set(body.initializers)
+        own.update(name for inner in body.nodes for name in inner.outputs)
+        inside = {value.name for value in body.outputs}
+        inside.update(*(inner.inputs for inner in body.nodes), *map(_inner_reads, body.nodes))
+        reads |= inside - own
+    return reads
 
 
 def _listed(lines: list[str]) -> str:
@@ -171,7 +210,7 @@ def _apply(
 ) -> None:
     entry = RULES[key_of(node)]
     wanted = path.wanted(node)
-    g.enter(node, wanted)
+    g.enter(node, wanted, path.captured(node))
     start = len(g.nodes)
     results = entry.rule(g, node, *dys)
     if isinstance(results, str):

@@ -92,6 +92,10 @@ class Formula:
         """A rank-0 constant in the dtype of tensor ``like``."""
         return self.const(np.array(value, dtypes.NUMPY[self.elem_type(like)]))
 
+    def fresh_prefix(self) -> str:
+        """A prefix for a Formula on a subgraph."""
+        return self._fresh("body")
+
     def _fresh(self, stem: str) -> str:
         self._count += 1
         return f"{self.prefix}/{stem}_{self._count}"

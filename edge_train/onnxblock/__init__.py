@@ -5,7 +5,7 @@ The names are those of onnxruntime.training.onnxblock: a custom loss written for
 
 from __future__ import annotations
 
-from edge_train.onnxblock import blocks, loss, optim
+from edge_train.onnxblock import _graph_utils, blocks, loss, optim  # noqa: F401
 from edge_train.onnxblock.blocks import Block
 from edge_train.onnxblock.checkpoints import load_checkpoint_to_model, save_checkpoint
 from edge_train.onnxblock.model_accessor import base, custom_op_library, empty_base

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,11 +25,24 @@ class Gradients(Formula):
         self.replaced: dict[int, ir.Node] = {}
         self._index = 0
         self._wanted: frozenset[int] = frozenset()
+        #: tensors with a gradient that the current node's subgraphs read
+        self.captured: frozenset[str] = frozenset()
 
-    def enter(self, node: ir.Node, wanted: frozenset[int]) -> None:
+    def enter(
+        self, node: ir.Node, wanted: frozenset[int], captured: frozenset[str] = frozenset()
+    ) -> None:
         """Starts the rule of ``node``: names, numbering and wanted inputs follow it."""
         self.begin(node)
-        self._index, self._wanted = 0, wanted
+        self._index, self._wanted, self.captured = 0, wanted, captured
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """Other rules may run inside, for a body; what they keep for later is forgotten."""
+        kept = (self._node, self._index, self._wanted, self.captured, dict(self._shape_of))
+        try:
+            yield
+        finally:
+            self._node, self._index, self._wanted, self.captured, self._shape_of = kept
 
     def wants(self, index: int) -> bool:
         """Whether the gradient of input ``index`` of the current node is needed."""

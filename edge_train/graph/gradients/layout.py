@@ -18,7 +18,7 @@ no_gradient(
     "Multinomial", "SequenceLength",
 )  # fmt: skip
 
-for _op in ("If", "Loop", "Scan"):
+for _op in ("If", "Loop"):
     refuse(
         _op,
         "control flow has no gradient here; export the model without it (a fixed sequence length "

@@ -16,7 +16,7 @@ from edge_train.graph.lowering.builder import Builder, LabelRange, Refuse
 from edge_train.graph.lowering.registry import cast_away, lowers, rule_for
 from edge_train.graph.lowering.repairs import repair
 from edge_train.graph.opset import raise_opset
-from edge_train.graph.passes import live_nodes, outer_reads
+from edge_train.graph.passes import live_nodes, outer_reads, with_bodies
 from edge_train.graph.roles import accumulators
 from edge_train.graph.shapes import Shapes
 
@@ -96,7 +96,7 @@ def _lower_node(b: Builder, node: ir.Node, source: ir.Node, alias: dict[str, str
         results = rule(b, widened)
         names = (results,) if isinstance(results, str) else results
     elif widened is node:
-        b.nodes.append(node)
+        b.nodes.append(with_bodies(node, lambda body: _lowered_body(b, body)))
         return
     else:
         names = b.kept(widened)
@@ -107,6 +107,22 @@ def _lower_node(b: Builder, node: ir.Node, source: ir.Node, alias: dict[str, str
             alias[output] = name
             if b.shapes.dims(name) is None:
                 b.shapes.set(name, b.elem_type(name), b.shapes.dims(output))
+
+
+def _lowered_body(outer: Builder, body: ir.Graph) -> ir.Graph:
+    """The body of a loop or a branch with its nodes rewritten, its outputs under their names."""
+    b = Builder(body, Shapes.of(body, outer=outer.shapes))
+    b.prefix = outer.fresh_prefix()
+    alias: dict[str, str] = {}
+    for node in body.nodes:
+        _lower_node(b, _renamed(node, alias), node, alias)
+    if b.nodes == body.nodes:
+        return body
+    for value in body.outputs:
+        if alias.get(value.name, value.name) != value.name:
+            b.nodes.append(ir.make_node("Identity", [alias[value.name]], [value.name]))
+    constants = {**body.initializers, **b.constants}
+    return replace(body, nodes=b.nodes, initializers=constants, value_info={})
 
 
 def _in_float32(b: Builder, node: ir.Node, others: frozenset[int]) -> ir.Node:
