@@ -78,7 +78,7 @@ class ModelSource:
         if entries.get("location") == _IN_MEMORY:
             if self._bytes is not None:
                 return Span(self._bytes, int(entries["offset"]), int(entries["length"]))
-            return _proto_array(tensor, self._protos[tensor.name])
+            return _proto_array(tensor, self._protos[entries["tensor"]])
         path, offset, length = external_data.locate(tensor, self._folder)
         expected = _nbytes(tensor)
         if length != expected:
@@ -117,6 +117,8 @@ class ModelSource:
             )
             there.data_location = onnx.TensorProto.EXTERNAL
             there.external_data.add(key="location", value=_IN_MEMORY)
+            # a copy of the tensor may get another name
+            there.external_data.add(key="tensor", value=tensor.name)
         return light
 
     def _read_small(self) -> None:
