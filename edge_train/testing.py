@@ -31,6 +31,7 @@ __all__ = ["GradientMismatch", "GradientReport", "ParameterCheck", "check_gradie
 _LOSS = "edge_train/checked_loss"
 #: steps of the differences, relative to the parameter's size: a kink may lie within a large one
 _STEPS = {True: (1e-4, 1e-6), False: (1e-2, 1e-3)}
+_ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "FakeQuant")
 _TOLERANCE = {True: 1e-3, False: 2e-2}
 
 
@@ -106,8 +107,9 @@ def check_gradients(
     differences are computed in double, else 2e-2.
 
     Returns a report. Errors: GradientMismatch naming the parameters whose gradient is wrong,
-    UnsupportedOp for nodes without gradient, ArtifactError for a loss that is random or not one
-    number, ValueError for a parameter or input that the model does not have.
+    UnsupportedOp for nodes without gradient, ArtifactError for a loss that is random, quantised
+    (its gradient is straight-through, no slope) or not one number, ValueError for a parameter or
+    input that the model does not have.
 
     >>> report = check_gradients("classifier.onnx", {"x": images}, parameters=["fc.weight"])
     >>> print(report)
@@ -136,6 +138,7 @@ class _Case:
     """A model at one point: gradients by the training graph, slopes by differences."""
 
     def __init__(self, source: ir.Model, loss: str, names: Sequence[str], feeds: Arrays) -> None:
+        _check_smooth(source)
         self._loss, self._names = loss, names
         plain = _only_output(prepare(source), loss)
         self._ready = prepare(_only_output(source, loss), {loss, *names})
@@ -235,6 +238,15 @@ def _without_dropout(model: ir.Model) -> ir.Model:
         return model
     initializers = {**model.graph.initializers, zero.name: zero}
     return replace(model, graph=replace(model.graph, nodes=nodes, initializers=initializers))
+
+
+def _check_smooth(model: ir.Model) -> None:
+    rounding = [node.describe() for node in model.graph.nodes if node.op_type in _ROUNDING]
+    if rounding:
+        raise ArtifactError(
+            f"{rounding} round: their gradient is straight-through and not the slope of the loss; "
+            "check the model before it is quantised"
+        )
 
 
 def _kept(node: ir.Node) -> ir.Node:

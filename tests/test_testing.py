@@ -158,6 +158,17 @@ def test_random_losses_are_refused(weights: dict[str, np.ndarray]) -> None:
         check_gradients(model(*nodes, **weights))
 
 
+def test_quantised_models_are_refused(weights: dict[str, np.ndarray]) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("QuantizeLinear", ["h", "scale"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale"], ["y"]),
+    ]
+    scale = np.array(0.1, np.float32)
+    with pytest.raises(ArtifactError, match="straight-through"):
+        check_gradients(model(*nodes, scale=scale, **weights), parameters=["w"])
+
+
 def test_wrong_arguments(weights: dict[str, np.ndarray]) -> None:
     net = mlp("Tanh", weights)
     with pytest.raises(ValueError, match="wv"):

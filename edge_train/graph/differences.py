@@ -8,38 +8,66 @@ onnxruntime, else in onnx.reference, else in float32 as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_train import dtypes
-from edge_train.errors import ArtifactError
 from edge_train.graph import ir, onnx_codec
+from edge_train.graph.gradients.recurrent import training_form
 from edge_train.graph.lowering import lower
 from edge_train.graph.precision import with_floats
+from edge_train.graph.prepare.names import name_nodes
 from edge_train.session import make_session
 
 Array: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = Mapping[str, Array]
 
 
+_Run: TypeAlias = Callable[[dict[str, Array]], Sequence[Array]]
+
+
 class Evaluator:
-    """Outputs of a graph for fed arrays. ``backend`` says who computes, ``exact`` if in double."""
+    """Outputs of a graph for fed arrays; the first call finds out what computes them."""
 
     def __init__(self, model: ir.Model) -> None:
-        portable = lower(model).model
+        portable = lower(_with_training_forms(model)).model
         self.names = [value.name for value in portable.graph.outputs]
-        self._run, self.backend, self.exact = _runner(portable, self.names)
+        self._candidates = list(_candidates(portable, self.names))
+        self._run: _Run | None = None
+
+    @property
+    def backend(self) -> str:
+        """What computes the outputs."""
+        return self._candidates[0][0]
+
+    @property
+    def exact(self) -> bool:
+        """Whether the outputs are computed in double."""
+        return self._candidates[0][1]
 
     def __call__(self, feeds: Arrays) -> dict[str, Array]:
+        while len(self._candidates) > 1 and self._run is None:
+            try:
+                self._run = self._candidates[0][2]()
+                return self._outputs(self._run, feeds)
+            except Exception:  # a kernel or a form of an op is missing, told in many ways
+                self._run = None
+                del self._candidates[0]
+        if self._run is None:
+            self._run = self._candidates[0][2]()
+        return self._outputs(self._run, feeds)
+
+    def _outputs(self, run: _Run, feeds: Arrays) -> dict[str, Array]:
         kind = np.float64 if self.exact else np.float32
         fed = {
             name: np.asarray(value, kind if value.dtype.kind == "f" else value.dtype)
             for name, value in feeds.items()
         }
-        return dict(zip(self.names, self._run(fed), strict=True))
+        return dict(zip(self.names, run(fed), strict=True))
 
     def slope(self, loss: str, feeds: Arrays, name: str, direction: Array, step: float) -> float:
         """(loss(x + step d) - loss(x - step d)) / (2 step) for the fed tensor ``name``."""
@@ -50,22 +78,37 @@ class Evaluator:
         return (float(ends[0].sum()) - float(ends[1].sum())) / (2 * step)
 
 
-def _runner(portable: ir.Model, names: Sequence[str]) -> tuple[Any, str, bool]:
-    double = with_floats(portable, dtypes.DOUBLE)
-    ops = {node.op_type for node in double.graph.nodes}
-    if not ops & _ROUNDED:
-        try:
-            session = make_session(double, "graph in double")
-            return (lambda fed: session.run(names, dict(fed))), "onnxruntime in double", True
-        except ArtifactError:
-            pass  # some op has no kernel for double
-    if all(node.domain in ir.ONNX_DOMAINS for node in double.graph.nodes):
-        from onnx.reference import ReferenceEvaluator
+def _with_training_forms(model: ir.Model) -> ir.Model:
+    """LSTM and GRU in the forms that are lowered to basic ops: those run in double."""
+    nodes = [
+        training_form(node) if node.op_type in ("LSTM", "GRU") else node
+        for node in name_nodes(model).graph.nodes
+    ]
+    return replace(model, graph=replace(model.graph, nodes=nodes))
 
-        evaluator = ReferenceEvaluator(onnx_codec.encode(double), new_ops=_double_ops())
-        return (lambda fed: evaluator.run(list(names), dict(fed))), "onnx.reference in double", True
-    plain = make_session(portable, "graph")
-    return (lambda fed: plain.run(names, dict(fed))), "onnxruntime in float32", False
+
+def _candidates(
+    portable: ir.Model, names: Sequence[str]
+) -> Iterator[tuple[str, bool, Callable[[], _Run]]]:
+    """(name, in double, maker) of what may compute the graph, the best first."""
+    double = with_floats(portable, dtypes.DOUBLE)
+    if not _ROUNDED & {node.op_type for node in double.graph.nodes}:
+        yield "onnxruntime in double", True, lambda: _by_onnxruntime(double, names)
+    if all(node.domain in ir.ONNX_DOMAINS for node in double.graph.nodes):
+        yield "onnx.reference in double", True, lambda: _by_reference(double, names)
+    yield "onnxruntime in float32", False, lambda: _by_onnxruntime(portable, names)
+
+
+def _by_onnxruntime(model: ir.Model, names: Sequence[str]) -> _Run:
+    session = make_session(model, "graph")
+    return lambda fed: list(session.run(list(names), fed))
+
+
+def _by_reference(model: ir.Model, names: Sequence[str]) -> _Run:
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(onnx_codec.encode(model), new_ops=_double_ops())
+    return lambda fed: list(evaluator.run(list(names), fed))
 
 
 #: ops whose double kernel in onnxruntime computes in float32

@@ -230,6 +230,7 @@ def expected_slopes(row: Row, weights: Arrays) -> dict[str, Array]:
         given = row.expected(inputs, wide)
         return {name: directions_of(row, name) @ given[name].ravel() for name in row.asked}
     evaluator = Evaluator(with_loss(forward_model(row, nodes=row.forward), weights))
+    evaluator(inputs)
     assert evaluator.exact, f"{row}: needs `forward` nodes that run in float64"
 
     def slope(name: str, direction: Array) -> float:
