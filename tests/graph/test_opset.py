@@ -89,7 +89,11 @@ def _skip_what_this_onnxruntime_gets_wrong(case: Case) -> None:
     release = tuple(map(int, ort.__version__.split(".")[:2]))
     pads = case.attributes.get("pads", [])
     counted = case.op == "AveragePool" and case.attributes.get("count_include_pad", 0)
-    if counted and release < (1, 24) and pads[: len(pads) // 2] != pads[len(pads) // 2 :]:
+    if (
+        counted
+        and (1, 21) <= release < (1, 24)
+        and pads[: len(pads) // 2] != pads[len(pads) // 2 :]
+    ):
         pytest.skip(f"onnxruntime {ort.__version__} miscounts the padding; lowering repairs it")
 
 

@@ -18,7 +18,7 @@ def repair(b: Builder) -> None:
 
 
 def _miscounts_padding(node: ir.Node) -> bool:
-    """AveragePool of opset 19 in onnxruntime 1.20 to 1.23: counts no padding behind the end."""
+    """AveragePool of opset 19 in onnxruntime 1.21 to 1.23: counts no padding behind the end."""
     if node.op_type != "AveragePool" or node.domain not in ir.ONNX_DOMAINS:
         return False
     pads, counted = node.attr("pads"), node.attr("count_include_pad", 0)
