@@ -7,34 +7,36 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from edge_train import atomic
 from edge_train.checkpoint.state import CheckpointState
+from edge_train.errors import ArtifactError
 from edge_train.graph import ir, onnx_codec
 from edge_train.graph.passes import live_nodes, outer_reads
 from edge_train.graph.shapes import Shapes
+
+#: bytes of parameters: protobuf ends at 2 GiB, the graph itself has the last of them
+LARGEST = 2**31 - 2**24
 
 
 def inference_model(model: ir.Model, state: CheckpointState, outputs: Sequence[str]) -> ir.Model:
     """The part of an eval graph that makes ``outputs``; parameters become initializers.
 
     Errors: TypeError for no list of names, ValueError for none, or naming the repeated or unknown
-    ones with near matches.
+    ones with near matches, ArtifactError for more data than an ONNX file can hold.
     """
     graph = model.graph
     _check_outputs(graph, outputs)
     nodes = live_nodes(graph.nodes, set(outputs))
     used = {name for node in nodes for name in outer_reads(node)} | set(outputs)
     names = {value.name for value in graph.inputs}
-    weights = {
-        name: ir.Tensor.of(name, np.asarray(parameter.data))
-        for name, parameter in state.parameters
-        if name in used and name in names
-    }
+    arrays = {n: np.asarray(p.data) for n, p in state.parameters if n in used and n in names}
+    _check_size(arrays)
+    weights = {name: ir.Tensor.of(name, array) for name, array in arrays.items()}
     initializers = {name: tensor for name, tensor in graph.initializers.items() if name in used}
     inputs = [v for v in graph.inputs if v.name in used and v.name not in weights]
     kept = replace(
@@ -58,6 +60,15 @@ def write_inference_model(
     data = onnx_codec.encode(inference_model(model, state, outputs))
     with atomic.replacing(path) as file:
         file.write(data)
+
+
+def _check_size(arrays: Mapping[str, np.ndarray]) -> None:
+    size = sum(array.nbytes for array in arrays.values())
+    if size > LARGEST:
+        raise ArtifactError(
+            f"the model to export has {size} bytes of parameters, an ONNX file holds at most "
+            f"{LARGEST}; export outputs that need fewer of them"
+        )
 
 
 def _check_outputs(graph: ir.Graph, outputs: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from onnx import external_data_helper
 from support.zoo import ZOO, Case
 
+from edge_train import export
 from edge_train.api import CheckpointState, Module
 from edge_train.errors import ArtifactError
 
@@ -74,3 +75,15 @@ def test_an_export_holds_the_data_that_its_source_had_elsewhere(tmp_path: Path) 
     assert np.isfinite(session.run(None, feed)[0]).all()
     with pytest.raises(ArtifactError, match=r"weights\.bin' cannot be read"):
         _module(case, source / "eval_model.onnx")
+
+
+def test_an_export_too_large_for_an_onnx_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = ZOO["mlp_MSELoss"]
+    module = _module(case, case.eval_model)
+    (output,) = [value.name for value in onnx.load(case.model).graph.output]
+    monkeypatch.setattr(export, "LARGEST", 100)
+    with pytest.raises(ArtifactError, match=r"has \d+ bytes of parameters, .* at most 100"):
+        module.export_model_for_inferencing(tmp_path / "inference.onnx", [output])
+    assert not list(tmp_path.iterdir())
