@@ -80,7 +80,7 @@ def generate_artifacts(
         raise FileNotFoundError(f"custom op library '{os.fsdecode(custom_op_library)}' is missing")
     with ModelSource.opened(model) as source:
         built, opset = _build(
-            source.light(),
+            source.light(requires_grad or ()),
             _block(loss),
             None if requires_grad is None else tuple(requires_grad),
             tuple(frozen_params or ()),
@@ -156,7 +156,7 @@ def _losses(
     except (EdgeTrainError, LookupError) as error:
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         return fallback, [f"the loss {type(loss).__name__}: {text}"]
-    names = [result] if isinstance(result, str) else list(result)
+    names = [result] if isinstance(result, str) else list(result or ())
     if not names or not all(isinstance(name, str) for name in names):
         return fallback, [
             f"the loss {type(loss).__name__} gave {result!r}; build returns the name of the loss"

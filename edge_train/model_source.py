@@ -10,7 +10,7 @@ import errno
 import math
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -66,8 +66,19 @@ class ModelSource:
             source._read_small()
             yield source
 
-    def light(self) -> onnx.ModelProto:
-        """The model with its large initializers as external data; the caller may change it."""
+    def light(self, asked: Collection[str] = ()) -> onnx.ModelProto:
+        """The model with its large initializers as external data; the caller may change it.
+
+        Where a parameter that is ``asked`` for is the transpose of one, that one is read in.
+        """
+        transposed = {
+            node.input[0]
+            for node in self._light.graph.node
+            if node.op_type == "Transpose" and node.output[0] in asked
+        }
+        for tensor in self._light.graph.initializer:
+            if tensor.name in transposed and tensor.data_location == onnx.TensorProto.EXTERNAL:
+                self._read(tensor)
         return self._light
 
     def data(self, tensor: ir.Tensor) -> Data:
@@ -126,9 +137,11 @@ class ModelSource:
         for tensor in _tensors(self._light.graph):
             external = tensor.data_location == onnx.TensorProto.EXTERNAL
             if external and (tensor.data_type in _INTEGERS or math.prod(tensor.dims) * 4 < LARGE):
-                plain = decode_tensor(tensor.SerializeToString())
-                plain = self._inline(plain)
-                tensor.ParseFromString(onnx_codec.encode_tensor(plain))
+                self._read(tensor)
+
+    def _read(self, tensor: onnx.TensorProto) -> None:
+        plain = self._inline(decode_tensor(tensor.SerializeToString()))
+        tensor.ParseFromString(onnx_codec.encode_tensor(plain))
 
 
 _INTEGERS = (dtypes.INT32, dtypes.INT64)

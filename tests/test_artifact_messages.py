@@ -131,6 +131,22 @@ def _wide(weight: np.ndarray) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.parametrize("where", ["in the file", "in memory"])
+def test_a_large_weight_behind_a_transpose(where: str, tmp_path: Path) -> None:
+    """Exporters that store a tied weight once: asked for by its own name it is a parameter."""
+    weight = np.random.default_rng(0).standard_normal((400, 300)).astype(np.float32)
+    model = _wide(weight.T)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "stored"))
+    model.graph.node.insert(0, helper.make_node("Transpose", ["stored"], ["w"], "t", perm=[1, 0]))
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    source = path if where == "in the file" else model
+    made = generate(source, tmp_path / "out", loss="MSELoss", requires_grad=["w"])
+    with open_checkpoint(made.checkpoint) as state:
+        assert [tensor.name for tensor in state.trainable] == ["w"]
+        np.testing.assert_array_equal(state.trainable[0].array(), weight.T)
+
+
 def test_u023_missing_and_foreign_data(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()

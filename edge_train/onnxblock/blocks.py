@@ -240,6 +240,13 @@ class InputLike(Block):
         return name
 
 
+_LABEL_TYPES = {
+    "values_int64s": TensorProto.INT64,
+    "values_strings": TensorProto.STRING,
+    "values_floats": TensorProto.FLOAT,
+}
+
+
 class LabelEncoder(Block):
     """Maps keys to values (ai.onnx.ml); give one list of keys and one of values."""
 
@@ -273,13 +280,18 @@ class LabelEncoder(Block):
         imported = [item.domain for item in self.base.opset_import]
         if "ai.onnx.ml" not in imported:
             self.base.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
-        return self._add_node(
+        labels = self._add_node(
             "LabelEncoder",
             [label_encoder_input_name],
             "label_encoder.output",
             domain="ai.onnx.ml",
             **self._attributes,
         )
+        kinds = (key for key in _LABEL_TYPES if key in self._attributes)
+        _, dims = graphs.type_of(self.base, label_encoder_input_name)
+        info = graphs.value_info(labels, _LABEL_TYPES[next(kinds, "values_floats")], dims)
+        self.base.graph.value_info.append(info)
+        return labels
 
 
 class Cast(Block):

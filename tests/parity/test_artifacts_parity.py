@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 from support.generated import generate, generate_known, mlp
+from support.offsets import offset_model
 from support.reference import Reference
 from support.training import GRADIENT, LOSS, gradient_errors, module_of, set_parameters
 from support.zoo import STOCHASTIC, ZOO
@@ -47,6 +49,34 @@ def test_the_reference_trains_random_models(
     losses = [theirs.step(case.feed) for _ in range(STEPS)]
     theirs.drop()
     assert losses[-1] < 0.7 * losses[0]
+
+
+class CTCOfLogits(onnxblock.Block):
+    def build(self, logits: str) -> str:
+        name = onnxblock._graph_utils.generate_graph_name("log_probs")
+        node = helper.make_node("LogSoftmax", [logits], [name], "log_softmax", axis=-1)
+        self.base.graph.node.append(node)
+        return str(onnxblock.loss.CTCLoss()(name))
+
+
+def test_the_reference_trains_with_ctc(reference: Reference, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    made = generate(
+        offset_model(rng.standard_normal((7, 2, 5)).astype(np.float32)),
+        tmp_path,
+        loss=CTCOfLogits(),
+    )
+    feed = {
+        "z": np.zeros((7, 2, 5), np.float32),
+        "targets": np.array([[1, 2, 2], [3, 0, 0]]),
+        "input_lengths": np.array([7, 5]),
+        "target_lengths": np.array([3, 1]),
+    }
+    theirs, module = reference.load(made), module_of(made)
+    wanted = float(theirs.train_step(feed)[0])
+    assert float(module(**feed)) == pytest.approx(wanted, rel=LOSS)
+    assert max(gradient_errors(module, theirs.gradients()).values()) <= GRADIENT
+    theirs.drop()
 
 
 LOSSES = {
