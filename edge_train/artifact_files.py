@@ -10,8 +10,9 @@ import numpy as np
 
 from edge_train import atomic, dtypes
 from edge_train.checkpoint import files
-from edge_train.checkpoint.format import Checkpoint, Tensor
+from edge_train.checkpoint.format import Checkpoint
 from edge_train.checkpoint.layout import layout
+from edge_train.checkpoint.tensor import Tensor
 from edge_train.graph import ir, onnx_codec
 from edge_train.graph.training import Built
 from edge_train.model_source import ModelSource

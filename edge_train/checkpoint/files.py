@@ -25,11 +25,11 @@ from edge_train.checkpoint.format import (
     IDENTITY_BYTES,
     Checkpoint,
     Group,
-    Tensor,
     read,
 )
 from edge_train.checkpoint.layout import layout
 from edge_train.checkpoint.source import FileSource, Readable, Source
+from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import CheckpointError
 
 _EIGHT_BYTE_TYPES = frozenset((dtypes.INT64, dtypes.DOUBLE, dtypes.UINT64))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from edge_train.checkpoint.builder import Builder, Field
-from edge_train.checkpoint.format import IDENTIFIER, VERSION, Checkpoint, Group, Property, Tensor
+from edge_train.checkpoint.format import IDENTIFIER, VERSION, Checkpoint, Group, Property
+from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import CheckpointError
 
 

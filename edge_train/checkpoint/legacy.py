@@ -16,8 +16,9 @@ from contextlib import ExitStack, contextmanager
 from edge_train import dtypes
 from edge_train.checkpoint import pbseq
 from edge_train.checkpoint import source as sources
-from edge_train.checkpoint.format import Checkpoint, Group, Property, Tensor, validate
+from edge_train.checkpoint.format import Checkpoint, Group, Property, validate
 from edge_train.checkpoint.source import FileSource
+from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import CheckpointCorrupt, CheckpointError
 
 _TENSORS, _PROPERTIES = "_tensors.pbseq", "_properties.pbseq"

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from edge_train import dtypes
-from edge_train.checkpoint.format import MAX_RANK, Tensor
+from edge_train.checkpoint.format import MAX_RANK
 from edge_train.checkpoint.source import MemorySource, Source, Span
+from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import ArtifactError, CheckpointCorrupt, CheckpointError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5

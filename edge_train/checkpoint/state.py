@@ -15,10 +15,11 @@ import numpy as np
 from edge_train import dtypes
 from edge_train.arena import Arena
 from edge_train.checkpoint import files
-from edge_train.checkpoint.format import DATA_IDENTITY, Checkpoint, Group, Property, Tensor
+from edge_train.checkpoint.format import DATA_IDENTITY, Checkpoint, Group, Property
 from edge_train.checkpoint.parameter import Array, Parameter, Parameters
 from edge_train.checkpoint.properties import RESERVED, Properties
 from edge_train.checkpoint.source import Readable
+from edge_train.checkpoint.tensor import Tensor
 
 
 @dataclass

@@ -8,8 +8,9 @@ import numpy as np
 
 from edge_train import dtypes
 from edge_train.checkpoint import files
-from edge_train.checkpoint.format import Checkpoint, Tensor
+from edge_train.checkpoint.format import Checkpoint
 from edge_train.checkpoint.source import Readable
+from edge_train.checkpoint.tensor import Tensor
 
 
 def to_nominal(source: Readable, destination: str | os.PathLike[str]) -> None:

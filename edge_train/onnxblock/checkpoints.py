@@ -11,7 +11,8 @@ from onnx import numpy_helper
 
 from edge_train import dtypes
 from edge_train.checkpoint import files
-from edge_train.checkpoint.format import Checkpoint, Tensor
+from edge_train.checkpoint.format import Checkpoint
+from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import CheckpointError
 
 

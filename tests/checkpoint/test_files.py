@@ -18,10 +18,11 @@ from hypothesis.extra import numpy as hnp
 from support.craft import RawCheckpoint, RawTensor
 
 from edge_train.checkpoint import files
-from edge_train.checkpoint.format import Checkpoint, Group, Tensor
+from edge_train.checkpoint.format import Checkpoint, Group
 from edge_train.checkpoint.layout import dumps
 from edge_train.checkpoint.parameter import Parameter
 from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
+from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import CheckpointCorrupt, CheckpointError
 
 load, save = CheckpointState.load_checkpoint, CheckpointState.save_checkpoint

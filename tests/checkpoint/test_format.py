@@ -10,9 +10,10 @@ from support.craft import RawCheckpoint, RawGroup, RawProperty, RawState, RawTen
 from support.zoo import GOLDEN, SEIZURE, ZOO
 
 from edge_train.checkpoint.builder import Field
-from edge_train.checkpoint.format import Checkpoint, Tensor, read
+from edge_train.checkpoint.format import Checkpoint, read
 from edge_train.checkpoint.layout import dumps
 from edge_train.checkpoint.source import Span
+from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import CheckpointCorrupt, CheckpointError, CheckpointVersion
 
 GOLDENS = [

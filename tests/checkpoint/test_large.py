@@ -17,9 +17,10 @@ from support.craft import RawCheckpoint, RawTensor
 from support.optimizer_graphs import adamw
 
 from edge_train.checkpoint import files
-from edge_train.checkpoint.format import Checkpoint, Group, Tensor, read
+from edge_train.checkpoint.format import Checkpoint, Group, read
 from edge_train.checkpoint.layout import dumps
 from edge_train.checkpoint.state import CheckpointState
+from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import CheckpointCorrupt
 
 GIB = 2**30

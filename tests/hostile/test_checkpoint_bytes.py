@@ -14,9 +14,10 @@ from support.craft import RawCheckpoint, RawGroup, RawProperty, RawState, RawTen
 from support.zoo import ZOO
 
 from edge_train.checkpoint.builder import Builder, Field
-from edge_train.checkpoint.format import Checkpoint, Group, Tensor
+from edge_train.checkpoint.format import Checkpoint, Group
 from edge_train.checkpoint.layout import dumps
 from edge_train.checkpoint.state import CheckpointState
+from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import CheckpointCorrupt, CheckpointError
 
 MOMENT = Tensor.of("momentum0", np.arange(2, dtype=np.float32))

@@ -10,7 +10,8 @@ from support.zoo import GOLDEN, Artifacts
 from edge_train import dtypes
 from edge_train.api import CheckpointState, Module
 from edge_train.checkpoint import files
-from edge_train.checkpoint.format import Checkpoint, Tensor
+from edge_train.checkpoint.format import Checkpoint
+from edge_train.checkpoint.tensor import Tensor
 
 MLP784 = Artifacts("mlp784", GOLDEN / "mlp784")
 PARAMETERS = ("w1", "b1", "w2", "b2")
