@@ -8,7 +8,7 @@ Names are those of onnxruntime's gradient builder: ``<tensor>_grad``, partial gr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -215,26 +215,28 @@ def _apply(
     results = entry.rule(g, node, *dys)
     if isinstance(results, str):
         results = (results,)
-    taken: set[str] = set()
+    final: dict[str, str] = {}  # a result that already has its final name, as another input's
     for index, result in enumerate(results):
         if result is None or index not in wanted:
             continue
-        target = node.inputs[index]
+        target, result = node.inputs[index], final.get(result, result)
         if entry.broadcasts:
             result = unbroadcast(g, result, node.outputs[0], target)
         parts = partials.setdefault(target, [])
         name = f"{target}_grad" if path.uses[target] == 1 else f"{target}_grad_{len(parts)}"
-        _name_result(g, start, result, name, taken)
+        final[_name_result(g, start, result, name, final)] = name
         g.shapes.set(name, _kind(g, target, result), g.shapes.dims(target))
         parts.append(name)
 
 
-def _name_result(g: Gradients, start: int, result: str, name: str, taken: set[str]) -> None:
-    """Lets a rule's result have its final name; what is not the rule's own gets an Identity."""
+def _name_result(g: Gradients, start: int, result: str, name: str, final: Mapping[str, str]) -> str:
+    """Lets a rule's result have its final name; what is not the rule's own gets an Identity.
+
+    Returns the name that is gone.
+    """
     own = {output for node in g.nodes[start:] for output in node.outputs}
-    if result in taken or result not in own:
+    if result in final.values() or result not in own:
         result = g.op("Identity", result)
-    taken.add(name)
     table = {result: name}
     for at in range(start, len(g.nodes)):
         node = g.nodes[at]
@@ -243,6 +245,7 @@ def _name_result(g: Gradients, start: int, result: str, name: str, taken: set[st
         if (inputs, outputs) != (node.inputs, node.outputs):
             g.nodes[at] = replace(node, inputs=inputs, outputs=outputs)
     g.rename(result, name)
+    return result
 
 
 def _kind(g: Gradients, tensor: str, gradient: str) -> int:
