@@ -141,6 +141,9 @@ _RULES: dict[str, _Rule] = {
     "FusedGemm": _fused_gemm,
 }
 
+#: what is taken apart
+UNFUSED = tuple(_RULES)
+
 
 def _rule_of(node: ir.Node) -> _Rule | None:
     return _RULES.get(node.op_type) if node.domain == ir.MICROSOFT else None
