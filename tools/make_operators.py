@@ -22,8 +22,8 @@ HEAD = f"""\
 
 Made by `tools/make_operators.py` from the tables of rules; a test compares them.
 
-A model of opset {OLDEST} to {NEWEST} is raised to opset 21 before it is differentiated. *Gradient*: `yes`; `cut`, its
-outputs do not change smoothly with its inputs, so that nothing before it is trained through it;
+A model of opset {OLDEST} to {NEWEST} is raised to opset 21 before it is differentiated.
+*Gradient*: `yes`; `cut`, its outputs do not change smoothly with its inputs, so that nothing before it is trained through it;
 `refused`, with what to do. Only nodes between a trained parameter and the loss need one. An op that
 is missing here has no gradient: `generate_artifacts` names every such node at once. *Runs as*: what
 the device's onnxruntime gets, `itself` or standard ops in its place.
@@ -38,8 +38,8 @@ Each becomes several ops of the tables above before anything is differentiated:
 TRAINING = """
 ## Training ops
 
-What training graphs are made of, here and by onnxruntime-training 1.19.2. Stock onnxruntime has none
-of them; they are rewritten when a graph is loaded.
+What training graphs are made of, here and by onnxruntime-training 1.19.2. Stock onnxruntime has
+none of them; they are rewritten when a graph is loaded.
 
 """
 
