@@ -20,6 +20,7 @@ from edge_train.graph.masters import with_float32_parameters
 from edge_train.graph.parameters import Choice, Selection, select
 from edge_train.graph.passes import live_nodes, outer_reads
 from edge_train.graph.prepare import prepare, tidy
+from edge_train.graph.prepare.faults import explained
 from edge_train.graph.shapes import Shapes
 
 RESET = "lazy_reset_grad"
@@ -49,6 +50,13 @@ def build(
     they had in ``forward``; the graphs take float32. Errors: ArtifactError listing every problem,
     UnsupportedOp where all of them are nodes that cannot be differentiated.
     """
+    with explained(forward):
+        return _built(forward, outputs, choice, problems)
+
+
+def _built(
+    forward: ir.Model, outputs: Sequence[str], choice: Choice, problems: Sequence[str]
+) -> Built:
     forward = tidy(forward, choice.names())
     graph = forward.graph
     chosen = select(graph, choice)

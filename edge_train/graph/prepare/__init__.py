@@ -13,6 +13,7 @@ from edge_train.graph import ir
 from edge_train.graph.opset import TARGET, raise_opset
 from edge_train.graph.prepare.branches import fold_branches
 from edge_train.graph.prepare.cleanup import clean
+from edge_train.graph.prepare.faults import explained
 from edge_train.graph.prepare.folding import fold_constants
 from edge_train.graph.prepare.functions import inline_functions
 from edge_train.graph.prepare.fusions import fuse
@@ -31,12 +32,14 @@ def tidy(model: ir.Model, names: Collection[str] = ()) -> ir.Model:
     """The model without functions, constant nodes and Ifs whose branch is known.
 
     ``names``: parameters asked for; those that are copies of another become weights of their own.
-    Opsets below 12 and above 21 become 21. External data stays where it is.
+    Opsets below 12 and above 21 become 21. External data stays where it is. ArtifactError for a
+    model that breaks the ONNX rules.
     """
-    model = fold_branches(inline_functions(model))
-    model = own_weights(constants_as_initializers(model, names), names)
-    version = model.opset() or TARGET
-    return model if OLDEST_WITH_LOSSES <= version <= TARGET else raise_opset(model)
+    with explained(model):
+        model = fold_branches(inline_functions(model))
+        model = own_weights(constants_as_initializers(model, names), names)
+        version = model.opset() or TARGET
+        return model if OLDEST_WITH_LOSSES <= version <= TARGET else raise_opset(model)
 
 
 def prepare(model: ir.Model, keep: Collection[str] | None = None) -> ir.Model:
@@ -44,7 +47,13 @@ def prepare(model: ir.Model, keep: Collection[str] | None = None) -> ir.Model:
 
     ``keep``: the outputs and parameters, given which the graph is also simplified (constants
     computed, no-ops and duplicates removed, known formulas fused); None leaves every tensor.
+    ArtifactError for a model that breaks the ONNX rules.
     """
+    with explained(model):
+        return _prepared(model, keep)
+
+
+def _prepared(model: ir.Model, keep: Collection[str] | None) -> ir.Model:
     model = raise_opset(fold_branches(inline_functions(model)))
     model = constants_as_initializers(unfuse(model))
     model = enter_training_mode(name_nodes(model))
