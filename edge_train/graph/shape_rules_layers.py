@@ -86,11 +86,13 @@ def _windows(node: ir.Node, sizes: Dims, kernel: Dims) -> Dims:
         if not isinstance(size, int) or not isinstance(k, int):
             result.append(None)
         elif auto in ("SAME_UPPER", "SAME_LOWER"):
-            result.append(-(-size // strides[i]))
+            # onnxruntime's pools forget the dilation
+            result.append(-(-size // strides[i]) if dilations[i] == 1 else None)
         else:
             pad = 0 if auto == "VALID" else pads[i] + pads[count + i]
             room = size + pad - dilations[i] * (k - 1) - 1
-            result.append(_steps(room, strides[i], node.attr("ceil_mode", 0), size + pads[i]))
+            steps = _steps(room, strides[i], node.attr("ceil_mode", 0), size + pads[i])
+            result.append(steps if room >= 0 else None)
     return tuple(result)
 
 
@@ -141,12 +143,12 @@ def _unfolded(node: ir.Node, sizes: Dims, kernel: Dims) -> Dims:
     for i, (size, k) in enumerate(zip(sizes, kernel, strict=True)):
         if not isinstance(size, int) or not isinstance(k, int):
             result.append(None)
-        elif auto in ("SAME_UPPER", "SAME_LOWER"):
-            result.append(size * strides[i])
         else:
-            pad = 0 if auto == "VALID" else pads[i] + pads[count + i]
             grown = strides[i] * (size - 1) + extra[i] + (k - 1) * dilations[i] + 1
-            result.append(grown - pad)
+            if auto in ("SAME_UPPER", "SAME_LOWER"):
+                result.append(min(grown, size * strides[i]))
+            else:
+                result.append(grown - (0 if auto == "VALID" else pads[i] + pads[count + i]))
     return tuple(result)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +24,26 @@ def max_pool(g: Gradients, node: ir.Node, dy: str, d_indices: str = "") -> str:
     return g.op("MaxPoolGrad", dy, indices, **attributes_of(node))
 
 
+def _check_padding(g: Gradients, node: ir.Node) -> None:
+    """onnxruntime pads SAME_* for a kernel without dilations and leaves windows out then; and
+    where strides jump over what is left it begins inside the input."""
+    if not node.attr("auto_pad", "").startswith("SAME"):
+        return
+    kernel = node.attr("kernel_shape")
+    ones, sizes = (1,) * len(kernel), g.dims(node.inputs[0])[2:]
+    rows = zip(sizes, kernel, node.attr("strides") or ones, strict=True)
+    jumps = any(
+        k + 1 < stride and (not isinstance(size, int) or (size - 1) % stride > k)
+        for size, k, stride in rows
+    )
+    if jumps or max(node.attr("dilations") or ones) > 1:
+        raise Refuse("auto_pad SAME with dilations or long strides; write the pads as numbers")
+
+
 @gradient("AveragePool")
 def average_pool(g: Gradients, node: ir.Node, dy: str) -> str:
     """Lowering finds the forward node by the names of dY and of this node."""
+    _check_padding(g, node)
     attributes = attributes_of(node) | explicit_pads(g, node, node.attr("kernel_shape"))
     return g.op("AveragePoolGrad", dy, **attributes)
 
@@ -72,31 +90,33 @@ def global_lp_pool(g: Gradients, node: ir.Node, dy: str) -> str:
 def lp_pool(g: Gradients, node: ir.Node, dy: str) -> str:
     """The same with each dY y^(1-p) added up over its window: the input's gradient of a
     convolution with ones, a plane a channel."""
+    _check_padding(g, node)
     x, p, kernel = node.inputs[0], node.attr("p", 2), tuple(node.attr("kernel_shape"))
     share = _over_power(g, dy, node.outputs[0], p - 1)
     names = ("kernel_shape", "auto_pad", "dilations", "pads", "strides")
-    attributes = {name: node.attr(name) for name in names} | explicit_pads(g, node, kernel)
-    if node.attr("ceil_mode", 0):
-        attributes["pads"] = _pads_reached(g, node)
+    attributes = {name: node.attr(name) for name in names} | _pads_of(g, node, kernel)
     ones = g.const(np.ones((1, 1, *kernel), dtypes.NUMPY[g.elem_type(x)]))
     planes = [g.reshape(t, -1, 1, g.shape_slice(t, 2, 2 + len(kernel))) for t in (share, x)]
     dx, *_ = g.training_op("ConvGrad", *planes, ones, makes=(True, False, False), **attributes)
     return g.mul(g.reshape_like(dx, x), _signed_power(g, x, p))
 
 
-def _pads_reached(g: Gradients, node: ir.Node) -> list[int]:
-    """The pads with what the last windows of ceil_mode reach beyond them."""
-    kernel = node.attr("kernel_shape")
+def _pads_of(g: Gradients, node: ir.Node, kernel: tuple[int, ...]) -> dict[str, Any]:
+    """What replaces the padding of a pool in a convolution: numbers for SAME_*, and in ceil_mode
+    the pads with what the last windows reach beyond them."""
+    if node.attr("auto_pad", "").startswith("SAME") or not node.attr("ceil_mode", 0):
+        return explicit_pads(g, node, kernel)
     count = len(kernel)
     strides, dilations = (node.attr(name) or (1,) * count for name in ("strides", "dilations"))
-    pads = list(node.attr("pads") or (0,) * (2 * count))
+    given = None if node.attr("auto_pad") == "VALID" else node.attr("pads")
+    pads = list(given or (0,) * (2 * count))
     sizes, windows = (g.dims(name)[2:] for name in (node.inputs[0], node.outputs[0]))
     for axis, (size, found) in enumerate(zip(sizes, windows, strict=True)):
         if not isinstance(size, int) or not isinstance(found, int):
             raise Refuse("ceil_mode with sizes that are not known: declare them")
         extent = dilations[axis] * (kernel[axis] - 1) + 1
         pads[count + axis] = max((found - 1) * strides[axis] + extent - size - pads[axis], 0)
-    return pads
+    return {"auto_pad": "NOTSET", "pads": pads}
 
 
 def _over_power(g: Gradients, dy: str, y: str, exponent: int) -> str:

@@ -35,6 +35,14 @@ CASES: dict[str, tuple[tuple[ir.Dim, ...], ir.Node, dict[str, Any], str]] = {
         {},
         "ceil_mode with sizes that are not known: declare them",
     ),
+    "AveragePool": (
+        IMAGE,
+        node(
+            "AveragePool", "x", "y", "", kernel_shape=[1, 1], strides=[3, 1], auto_pad="SAME_UPPER"
+        ),
+        {},
+        "write the pads as numbers",
+    ),
     "ConvTranspose": (
         IMAGE,
         node("ConvTranspose", "x w", "y", "", output_shape=[9, 9]),

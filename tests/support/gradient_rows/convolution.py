@@ -79,6 +79,7 @@ TRANSPOSED: list[Row] = [
         for auto in ("SAME_UPPER", "SAME_LOWER")
         for form, kernel, more in (
             ("odd sum", (3, 4), {"strides": [2, 1]}),
+            ("gaps", (1, 2), {"strides": [2, 3]}),
             ("output_shape", (3, 4), {"strides": [2, 1], "output_shape": [9, 6]}),
         )
     ),

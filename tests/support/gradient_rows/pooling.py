@@ -47,6 +47,16 @@ def windows(op: str) -> list[Row]:
         pooled(f"{op}:VALID", 2, kernel_shape=[3, 2], auto_pad="VALID", strides=[2, 2]),
         pooled(f"{op}:SAME_UPPER", 2, kernel_shape=[3, 2], auto_pad="SAME_UPPER", strides=[2, 2]),
         pooled(f"{op}:SAME_LOWER", 2, kernel_shape=[2, 3], auto_pad="SAME_LOWER", strides=[2, 1]),
+        pooled(f"{op}:SAME_LOWER, gaps", 1, kernel_shape=[1], auto_pad="SAME_LOWER", strides=[2]),
+        pooled(f"{op}:SAME_UPPER, ceil", 1, auto_pad="SAME_UPPER", strides=[2], ceil_mode=1),
+        pooled(
+            f"{op}:VALID, ceil",
+            1,
+            kernel_shape=[3],
+            auto_pad="VALID",
+            strides=[4],
+            ceil_mode=1,
+        ),
         pooled(f"{op}:dilations", 2, dilations=[2, 1], strides=[1, 2]),
         pooled(f"{op}:ceil", 2, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
         pooled(
