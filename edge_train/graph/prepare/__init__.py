@@ -13,6 +13,7 @@ from edge_train.graph import ir
 from edge_train.graph.opset import TARGET, raise_opset
 from edge_train.graph.prepare.branches import fold_branches
 from edge_train.graph.prepare.cleanup import clean
+from edge_train.graph.prepare.declared import mend_declared
 from edge_train.graph.prepare.faults import explained
 from edge_train.graph.prepare.folding import fold_constants
 from edge_train.graph.prepare.functions import inline_functions
@@ -36,7 +37,7 @@ def tidy(model: ir.Model, names: Collection[str] = ()) -> ir.Model:
     model that breaks the ONNX rules.
     """
     with explained(model):
-        model = fold_branches(inline_functions(model))
+        model = mend_declared(fold_branches(inline_functions(model)))
         model = own_weights(constants_as_initializers(model, names), names)
         version = model.opset() or TARGET
         return model if OLDEST_WITH_LOSSES <= version <= TARGET else raise_opset(model)
