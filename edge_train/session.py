@@ -7,6 +7,7 @@ once; a step then binds what the user feeds and runs, without copies.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -23,6 +24,8 @@ Fed: TypeAlias = np.ndarray | onnxruntime.OrtValue
 #: onnxruntime's own lines on stderr: only what ends the process; errors arrive as exceptions
 _LOG_FATAL = 4
 _PROVIDERS = ["CPUExecutionProvider"]
+#: in the name of a fused node: the optimizer that made it
+_FUSION = re.compile(r"/(\w+Fusion)/")
 
 
 def thread_count() -> int:
@@ -85,19 +88,19 @@ def make_session(
         raise ArtifactError(f"onnxruntime cannot load the {what}: {_brief(error)}") from error
 
 
-def _session(data: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+def _session(
+    data: bytes, options: onnxruntime.SessionOptions, disabled: frozenset[str] = frozenset()
+) -> onnxruntime.InferenceSession:
     try:
-        return onnxruntime.InferenceSession(data, sess_options=options, providers=_PROVIDERS)
-    except Exception as error:
-        if "QuickGeluFusion" not in str(error):
-            raise
-        # onnxruntime up to 1.21 fuses x * Sigmoid(x) in double and then has no kernel for it
         return onnxruntime.InferenceSession(
-            data,
-            sess_options=options,
-            providers=_PROVIDERS,
-            disabled_optimizers=["QuickGeluFusion"],
+            data, sess_options=options, providers=_PROVIDERS, disabled_optimizers=list(disabled)
         )
+    except Exception as error:
+        # onnxruntime 1.20 and 1.21 fuse nodes in double to ops that they have for float32 only
+        guilty = frozenset(_FUSION.findall(str(error))) - disabled
+        if not guilty:
+            raise
+        return _session(data, options, disabled | guilty)
 
 
 def unsupported_text(what: str, lines: Sequence[str]) -> str:
