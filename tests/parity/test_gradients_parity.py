@@ -17,7 +17,6 @@ _RECURRENT = "its training ops go forward only, without lengths, clip and other 
 #: patterns of rows -> what the reference does wrong or lacks; such a row must fail there
 DIFFERS = {
     "AveragePool:3-D": "wrong numbers in AveragePoolGrad",
-    "AveragePool:SAME_*": "wrong numbers in AveragePoolGrad",
     "AveragePool:dilations": "wrong numbers in AveragePoolGrad",
     "AveragePool:with pads, ceil": "its AveragePool divides by other counts",
     "[GL]*:lengths": _RECURRENT,
