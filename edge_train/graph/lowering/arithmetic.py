@@ -32,10 +32,25 @@ def fused_matmul(b: Builder, node: ir.Node) -> str:
         (bool(node.attr(f"trans{side}", 0)), bool(node.attr(f"transBatch{side}", 0)))
         for side in "AB"
     ]
-    operands = [_turned(b, name, *flag) for name, flag in zip(node.inputs, flags, strict=True)]
-    product = b.op("MatMul", *operands)
+    turned = any(rows for rows, _ in flags) and all(b.rank(name) > 1 for name in node.inputs)
+    if turned and b.elem_type(node.inputs[0]) == dtypes.DOUBLE:
+        # up to 1.20 onnxruntime folds Transposes into a product that it lacks in double
+        plain = [
+            _turned(b, x, False, batch) for x, (_, batch) in zip(node.inputs, flags, strict=True)
+        ]
+        product = b.op("Einsum", *plain, equation=_equation(b, plain, flags[0][0], flags[1][0]))
+    else:
+        operands = [_turned(b, x, *flag) for x, flag in zip(node.inputs, flags, strict=True)]
+        product = b.op("MatMul", *operands)
     alpha = node.attr("alpha", 1.0)
     return product if alpha == 1.0 else b.mul(product, alpha)
+
+
+def _equation(b: Builder, operands: list[str], left: bool, right: bool) -> str:
+    """The product of two stacks of matrices for Einsum, each one transposed or not."""
+    stacks = ["abcdefgh"[10 - b.rank(name) :] for name in operands]
+    terms = f"{stacks[0]}{'km' if left else 'mk'},{stacks[1]}{'nk' if right else 'kn'}"
+    return f"{terms}->{max(stacks, key=len)}mn"
 
 
 def _turned(b: Builder, x: str, rows: bool, batch: bool) -> str:

@@ -148,12 +148,19 @@ def _contracted(b: Builder, x: str, weights: str, axis: int, rank: int) -> str:
     """``x`` with its ``axis`` (out) replaced by (in): summed against ``weights`` (out, in)."""
     if axis == rank - 1:
         return b.op("MatMul", x, weights)
-    turned = b.transpose(weights, 1, 0)
     if axis == rank - 2:
-        return b.op("MatMul", turned, x)
+        return _from_left(b, weights, x)
     flat = b.reshape(x, *(0,) * (axis + 1), -1)
     back = b.shape_slice(x, axis + 1, rank)
-    return b.reshape(b.op("MatMul", turned, flat), *(0,) * (axis + 1), back)
+    return b.reshape(_from_left(b, weights, flat), *(0,) * (axis + 1), back)
+
+
+def _from_left(b: Builder, weights: str, x: str) -> str:
+    """weights^T x over the last two axes of ``x``."""
+    if b.elem_type(x) == dtypes.DOUBLE:
+        # up to 1.20 onnxruntime folds Transposes into a product that it lacks in double
+        return b.op("Einsum", x, weights, equation="...ow,oi->...iw")
+    return b.op("MatMul", b.transpose(weights, 1, 0), x)
 
 
 def _weights(b: Builder, axis: _Axis) -> str:
