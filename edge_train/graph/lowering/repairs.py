@@ -1,4 +1,4 @@
-"""What older onnxruntimes compute wrong, said in nodes that they compute right."""
+"""What some onnxruntimes compute wrong or crash at, said in nodes that they all compute right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,20 @@ def repair(b: Builder) -> None:
     for node in nodes:
         if _miscounts_padding(node):
             node = _padded_before(b, node)
-        b.nodes.append(node)
+        elif node.op_type == "SkipSimplifiedLayerNormalization" and node.input(3):
+            # onnxruntime 1.20 leaves the bias out
+            x, skip, gamma, bias = node.inputs
+            node = replace(node, inputs=(b.op("Add", x, bias), skip, gamma))
+        b.nodes.append(_without_omitted_end(node))
+
+
+def _without_omitted_end(node: ir.Node) -> ir.Node:
+    """onnxruntime (1.32 too) crashes as it fuses an Add with a LayerNormalization whose bias is
+    there and omitted."""
+    count = len(node.inputs)
+    while count and not node.inputs[count - 1]:
+        count -= 1
+    return node if count == len(node.inputs) else replace(node, inputs=node.inputs[:count])
 
 
 def _miscounts_padding(node: ir.Node) -> bool:

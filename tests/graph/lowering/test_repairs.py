@@ -31,6 +31,21 @@ def test_average_pool_that_counts_its_padding(
     np.testing.assert_allclose(got, _pooled(x, pads, strides), atol=1e-6)
 
 
+def test_simplified_layer_normalization_with_bias(rng: np.random.Generator) -> None:
+    feeds = {n: rng.standard_normal(4).astype(np.float32) for n in ("gamma", "bias")}
+    feeds |= {n: rng.standard_normal((2, 3, 4)).astype(np.float32) for n in ("x", "skip")}
+    reads, makes = ["x", "skip", "gamma", "bias"], ["y", "", "", "s"]
+    node = ir.make_node("SkipSimplifiedLayerNormalization", reads, makes, "", ir.MICROSOFT)
+    inputs = [ir.Value(name, 1, feeds[name].shape) for name in reads]
+    graph = ir.Graph("g", [node], inputs, [ir.Value("y", 1, None), ir.Value("s", 1, None)])
+    model = ir.Model(graph, 8, [("", 21), (ir.MICROSOFT, 1)])
+    y, s = make_session(lower(model).model, "graph").run(None, feeds)
+    total = feeds["x"] + feeds["skip"] + feeds["bias"]
+    np.testing.assert_allclose(s, total, rtol=1e-6)
+    scale = np.sqrt(np.square(total).mean(-1, keepdims=True) + 1e-12)
+    np.testing.assert_allclose(y, total / scale * feeds["gamma"], rtol=1e-5)
+
+
 def test_x_times_sigmoid_in_double(rng: np.random.Generator) -> None:
     x = rng.standard_normal((2, 3))
     nodes = [ir.make_node("Sigmoid", ["x"], ["s"]), ir.make_node("Mul", ["x", "s"], ["y"])]
@@ -38,3 +53,19 @@ def test_x_times_sigmoid_in_double(rng: np.random.Generator) -> None:
     model = ir.Model(ir.Graph("g", nodes, *values), 8, [("", 21)])
     got = make_session(lower(model).model, "graph").run(None, {"x": x})[0]
     np.testing.assert_allclose(got, x / (1 + np.exp(-x)), rtol=1e-12)
+
+
+def test_an_omitted_last_input_is_left_out() -> None:
+    """Otherwise onnxruntime's fusion ends the process as the session is made."""
+    nodes = [
+        ir.make_node("Add", ["x", "x"], ["total"]),
+        ir.make_node("LayerNormalization", ["total", "scale", ""], ["y"]),
+    ]
+    feeds = {"x": np.array([[1, 2, 6]], np.float32), "scale": np.ones(3, np.float32)}
+    inputs = [ir.Value(name, 1, value.shape) for name, value in feeds.items()]
+    graph = ir.Graph("g", nodes, inputs, [ir.Value("y", 1, None)])
+    lowered = lower(ir.Model(graph, 8, [("", 21)])).model
+    assert [len(item.inputs) for item in lowered.graph.nodes] == [2, 2]
+    (y,) = make_session(lowered, "graph").run(None, feeds)
+    centred = 2 * feeds["x"] - 6
+    np.testing.assert_allclose(y, centred / centred.std(), rtol=1e-5)

