@@ -105,6 +105,8 @@ ROWS: list[Row] = [
     simplified("SimplifiedLayerNormalization", X2),
     simplified("SimplifiedLayerNormalization:axis 1", X3, axis=1),
     simplified("SimplifiedLayerNormalization:two outputs", X2, makes="y inv"),
+    single("RMSNormalization:opset 23", affine(X2, 6, bias=False), opset=23),
+    single("RMSNormalization:axis", affine(X3, 3, 5, bias=False), attrs={"axis": 1}, opset=23),
     per_channel("InstanceNormalization", X4),
     per_channel("InstanceNormalization:1-D", X3, epsilon=0.1),
     grouped("GroupNormalization", X4, 2),
