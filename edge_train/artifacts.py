@@ -75,7 +75,13 @@ def generate_artifacts(
     where that is nodes without gradient alone, TypeError and ValueError for other arguments,
     CheckpointError and OSError from the disk. Nothing is written then.
     """
-    _check_arguments(loss, optimizer, ort_format, additional_output_names)
+    lists = {
+        "requires_grad": requires_grad,
+        "frozen_params": frozen_params,
+        "loss_input_names": loss_input_names,
+        "additional_output_names": additional_output_names,
+    }
+    _check_arguments(loss, optimizer, ort_format, lists)
     if custom_op_library is not None and not os.path.exists(custom_op_library):
         raise FileNotFoundError(f"custom op library '{os.fsdecode(custom_op_library)}' is missing")
     with ModelSource.opened(model) as source:
@@ -97,7 +103,7 @@ def generate_artifacts(
         write_files(folder, prefix, built, update, source, nominal_checkpoint)
 
 
-def _check_arguments(loss: Any, optimizer: Any, ort_format: bool, additional: Any) -> None:
+def _check_arguments(loss: Any, optimizer: Any, ort_format: bool, lists: dict[str, Any]) -> None:
     for what, value, kinds in (
         ("loss", loss, (LossType, onnxblock.Block)),
         ("optimizer", optimizer, (OptimType, onnxblock.Block)),
@@ -107,8 +113,9 @@ def _check_arguments(loss: Any, optimizer: Any, ort_format: bool, additional: An
                 f"{what} is a {kinds[0].__name__}, an onnxblock.Block or None, got "
                 f"{type(value).__name__}"
             )
-    if isinstance(additional, str):
-        raise TypeError("additional_output_names is a list of names, got one str")
+    for what, names in lists.items():
+        if isinstance(names, (str, bytes)):
+            raise TypeError(f"{what} is a list of names, got one {type(names).__name__}")
     if ort_format:
         raise ValueError(
             "ort_format=True: the ORT format is not written, the .onnx files load everywhere"

@@ -184,6 +184,15 @@ def test_u026_nothing_to_train(tmp_path: Path) -> None:
     )
 
 
+def test_u026_a_model_without_weights(tmp_path: Path) -> None:
+    model = mlp()
+    del model.graph.initializer[:]
+    del model.graph.node[:]
+    model.graph.node.append(helper.make_node("Identity", ["x"], ["y"], "id"))
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 4
+    assert "the model has no float weights" in refused(tmp_path, model)
+
+
 def test_u027_names_of_the_framework_that_are_gone(tmp_path: Path) -> None:
     """U027: what float parameters there are, with their shapes."""
     text = refused(tmp_path, mlp(), requires_grad=["encoder.layers.0.self_attn.weight"])
@@ -325,6 +334,9 @@ def test_statistics_are_frozen_and_it_is_said(tmp_path: Path) -> None:
         ({"loss": "MSELoss"}, TypeError),
         ({"optimizer": "AdamW"}, TypeError),
         ({"additional_output_names": "y"}, TypeError),
+        ({"requires_grad": "w1"}, TypeError),
+        ({"frozen_params": "w1"}, TypeError),
+        ({"loss_input_names": "y"}, TypeError),
         ({"ort_format": True}, ValueError),
         ({"custom_op_library": "no/such.so"}, FileNotFoundError),
     ],

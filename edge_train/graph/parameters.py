@@ -212,4 +212,12 @@ class _Selector:
                 "nothing to train: requires_grad is empty; name parameters, or pass None for all "
                 f"of them. {self._there()}"
             )
+        if not self._weights:
+            inner = any(
+                body.initializers for node in self._graph.nodes for body in ir.subgraphs(node)
+            )
+            where = (
+                "; those inside the bodies of If, Loop and Scan cannot be trained" if inner else ""
+            )
+            return f"nothing to train: the model has no float weights among its initializers{where}"
         return f"nothing to train: every parameter asked for is frozen. {self._there()}"

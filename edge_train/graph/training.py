@@ -60,11 +60,12 @@ def _built(
     forward = tidy(forward, choice.names())
     graph = forward.graph
     chosen = select(graph, choice)
-    found = [*problems, *chosen.problems, *_output_problems(graph, outputs)]
+    found = [*problems, *chosen.problems, *_broken_links(graph, outputs)]
     if not found or chosen.trainable:
         forward = with_float32_parameters(forward, chosen.trainable)
         prepared, shapes, missing = _surveyed(forward, outputs, chosen)
-        found += missing.problems
+        if not problems:  # without a loss these would be about the model's own output
+            found += missing.problems
         if missing.unsupported and not found:
             raise UnsupportedOp(_report(graph.name, missing.unsupported))
         found += missing.unsupported
@@ -88,13 +89,21 @@ def _report(name: str, problems: Sequence[str]) -> str:
     return f"the model '{name}' cannot be made trainable, {what}:\n  {listed}"
 
 
-def _output_problems(graph: ir.Graph, outputs: Sequence[str]) -> list[str]:
+def _broken_links(graph: ir.Graph, outputs: Sequence[str]) -> list[str]:
+    """Tensors that are asked for but made by nothing."""
     made = {name for node in graph.nodes for name in node.outputs}
     made.update(value.name for value in graph.inputs)
     near = [value.name for value in graph.outputs]
-    return [
+    ends = [
         f"the output '{name}' is made by no node; the outputs are {near}"
         for name in dict.fromkeys(outputs)
+        if name not in made
+    ]
+    made.update(graph.initializers)
+    reads = ((node, name) for node in graph.nodes for name in node.inputs if name)
+    return ends + [
+        f"{node.describe()} reads '{name}', which nothing makes"
+        for node, name in reads
         if name not in made
     ]
 

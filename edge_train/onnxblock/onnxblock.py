@@ -7,6 +7,8 @@ from typing import Any
 
 import onnx
 
+from edge_train import dtypes
+from edge_train.errors import ArtifactError
 from edge_train.graph import ir, onnx_codec
 from edge_train.graph.masters import as_float32
 from edge_train.graph.parameters import Choice
@@ -64,7 +66,7 @@ class TrainingBlock(Block):
         RuntimeError before the block was called.
         """
         built = self._finished()
-        trainable = [_proto(as_float32(tensor)) for tensor in built.trainable]
+        trainable = [_proto(_float32(tensor)) for tensor in built.trainable]
         return trainable, [_proto(tensor) for tensor in built.frozen]
 
     def to_model_proto(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:
@@ -94,6 +96,15 @@ class TrainingBlock(Block):
         self._built = build(graphs.to_ir(self.base), names, choice)
         self.base.CopyFrom(graphs.from_ir(self._built.training))
         return output
+
+
+def _float32(tensor: ir.Tensor) -> ir.Tensor:
+    if tensor.raw is None and tensor.data_type != dtypes.FLOAT:
+        raise ArtifactError(
+            f"parameter '{tensor.name}' is {dtypes.name_of(tensor.data_type)} in an external file: "
+            "load the model with its data, or use generate_artifacts"
+        )
+    return as_float32(tensor)
 
 
 def _proto(tensor: ir.Tensor) -> onnx.TensorProto:

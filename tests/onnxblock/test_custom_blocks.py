@@ -292,9 +292,21 @@ def test_a_loss_that_fails_is_part_of_the_report(tmp_path: Path) -> None:
         def build(self, scores):
             return None
 
-    for block, said in ((Broken(), "'nowhere'"), (Silent(), "gave None")):
-        with pytest.raises(ArtifactError, match=said):
-            generate(mlp(), tmp_path, loss=block)
+    class Dangling(onnxblock.Block):
+        def build(self, scores):
+            return onnxblock.blocks.ReduceSum(keepdims=False)(
+                onnxblock.blocks.Mul()(scores, "nothing")
+            )
+
+    for block, said in (
+        (Broken(), "'nowhere'"),
+        (Silent(), "gave None"),
+        (Dangling(), "reads 'nothing', which nothing makes"),
+    ):
+        with pytest.raises(ArtifactError, match=said) as caught:
+            generate(mlp(), tmp_path, loss=block, requires_grad=["w1", "w9"])
+        assert "'w9'" in str(caught.value)
+        assert "expected one number" not in str(caught.value)
 
 
 # --- checkpoints ---------------------------------------------------------------------------------
