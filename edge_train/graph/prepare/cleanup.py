@@ -59,7 +59,8 @@ def _changes_nothing(node: ir.Node, shapes: Shapes) -> bool:
 def _repeatable(node: ir.Node) -> bool:
     """Whether two such nodes give the same: nothing random, nothing unknown."""
     known = node.domain in (*ir.ONNX_DOMAINS, ir.MICROSOFT)
-    return known and node.op_type not in RANDOM and not any(True for _ in ir.subgraphs(node))
+    random = node.op_type in RANDOM or "Dropout" in node.op_type  # com.microsoft has several
+    return known and not random and not any(True for _ in ir.subgraphs(node))
 
 
 def _key(node: ir.Node) -> object:
