@@ -15,7 +15,7 @@ from edge_train.checkpoint.layout import layout
 from edge_train.checkpoint.tensor import Tensor
 from edge_train.graph import ir, onnx_codec
 from edge_train.graph.training import Built
-from edge_train.model_source import ModelSource
+from edge_train.model_source import ModelSource, doc_string
 
 
 def write_files(
@@ -52,7 +52,8 @@ def write_files(
 
 
 def _tensor(tensor: ir.Tensor, source: ModelSource) -> Tensor:
-    return Tensor(tensor.name, tensor.data_type, tensor.dims, source.data(tensor))
+    words = doc_string(tensor)
+    return Tensor(tensor.name, tensor.data_type, tensor.dims, source.data(tensor), words)
 
 
 def _trainable(tensor: ir.Tensor, source: ModelSource) -> Tensor:

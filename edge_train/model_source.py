@@ -128,6 +128,8 @@ class ModelSource:
             )
             there.data_location = onnx.TensorProto.EXTERNAL
             there.external_data.add(key="location", value=_IN_MEMORY)
+            if tensor.HasField("doc_string"):
+                there.doc_string = tensor.doc_string
             # a copy of the tensor may get another name
             there.external_data.add(key="tensor", value=tensor.name)
         return light
@@ -211,6 +213,13 @@ def _array(tensor: ir.Tensor, raw: bytes) -> np.ndarray[Any, Any]:
         )
     little = _dtype(tensor.data_type).newbyteorder("<")
     return np.frombuffer(raw, little).reshape(tensor.dims)
+
+
+def doc_string(tensor: ir.Tensor) -> str | None:
+    """What the model says of a tensor; it goes into the checkpoint, as in the reference."""
+    message = onnx.TensorProto()
+    message.ParseFromString(tensor.extra)
+    return message.doc_string if message.HasField("doc_string") else None
 
 
 def _proto_array(tensor: ir.Tensor, proto: onnx.TensorProto) -> np.ndarray[Any, Any]:

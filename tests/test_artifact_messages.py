@@ -67,6 +67,42 @@ def test_u005_old_and_new_opsets(opset: int, loss: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-5, atol=1e-7)
 
 
+def test_forms_in_which_weights_come(tmp_path: Path) -> None:
+    """Typed fields, small and large, and initializers that are inputs too, as old files have."""
+    rng = np.random.default_rng(0)
+    large = _wide(rng.standard_normal((300, 400)).astype(np.float32))
+    old = mlp(12)
+    old.ir_version = 3
+    for tensor in (*large.graph.initializer, *old.graph.initializer):
+        values = numpy_helper.to_array(tensor)
+        tensor.CopyFrom(
+            helper.make_tensor(tensor.name, tensor.data_type, values.shape, values.ravel())
+        )
+    for tensor in old.graph.initializer:
+        old.graph.input.append(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        )
+    for name, model in (("large", large), ("old", old)):
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(model.SerializeToString())
+        weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+        for form, source in (("path", path), ("bytes", path.read_bytes()), ("proto", model)):
+            made = generate(source, tmp_path / name / form, loss="MSELoss")
+            with open_checkpoint(made.checkpoint) as state:
+                assert [tensor.name for tensor in state.trainable] == list(weights)
+                for tensor in state.trainable:
+                    np.testing.assert_array_equal(tensor.array(), weights[tensor.name])
+            session_of(made)
+
+
+def test_an_output_without_a_declared_shape(tmp_path: Path) -> None:
+    model = mlp()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    for loss, dims in (("MSELoss", ("N", 3)), ("CrossEntropyLoss", ("N",))):
+        made = generate(model, tmp_path, loss=loss)
+        assert onnx_codec.load(made.training_model).graph.inputs[1].dims == dims
+
+
 def test_u006_unused_domains_and_folders(tmp_path: Path) -> None:
     """U006: an unknown domain without nodes is ignored; the folder is made; files are replaced."""
     model = mlp()

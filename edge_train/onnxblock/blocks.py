@@ -227,7 +227,7 @@ class InputLike(Block):
         graph = self.base.graph
         name = input_name or graphs.generate_graph_name("input")
         for value in (*graph.input, *graph.output):
-            if value.name == self._like:
+            if value.name == self._like and value.type.tensor_type.HasField("shape"):
                 like = copy.deepcopy(value)
                 like.name = name
                 graphs.forget_repeated_symbols(like)

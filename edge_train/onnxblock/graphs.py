@@ -52,8 +52,9 @@ def type_of(model: onnx.ModelProto, name: str) -> tuple[int | None, Dims | None]
     graph = model.graph
     for values in (graph.input, graph.output, graph.value_info):
         for value in values:
-            if value.name == name and value.type.HasField("tensor_type"):
-                return _of_type(value.type.tensor_type)
+            tensor_type = value.type.tensor_type
+            if value.name == name and tensor_type.elem_type and tensor_type.HasField("shape"):
+                return _of_type(tensor_type)
     for tensor in graph.initializer:
         if tensor.name == name:
             return tensor.data_type, tuple(tensor.dims)
@@ -61,14 +62,12 @@ def type_of(model: onnx.ModelProto, name: str) -> tuple[int | None, Dims | None]
     return shapes.elem_type(name), shapes.dims(name)
 
 
-def _of_type(tensor_type: onnx.TypeProto.Tensor) -> tuple[int | None, Dims | None]:
-    dims: Dims | None = None
-    if tensor_type.HasField("shape"):
-        dims = tuple(
-            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
-            for dim in tensor_type.shape.dim
-        )
-    return tensor_type.elem_type or None, dims
+def _of_type(tensor_type: onnx.TypeProto.Tensor) -> tuple[int, Dims]:
+    dims = tuple(
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+        for dim in tensor_type.shape.dim
+    )
+    return tensor_type.elem_type, dims
 
 
 def forget_repeated_symbols(value: onnx.ValueInfoProto) -> None:

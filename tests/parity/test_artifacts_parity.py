@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from support.generated import generate, generate_known, mlp
 from support.offsets import offset_model
 from support.reference import Reference
@@ -49,6 +49,24 @@ def test_the_reference_trains_random_models(
     losses = [theirs.step(case.feed) for _ in range(STEPS)]
     theirs.drop()
     assert losses[-1] < 0.7 * losses[0]
+
+
+def test_checkpoints_have_the_references_bytes(reference: Reference, tmp_path: Path) -> None:
+    """Of a model whose tensors come with words, and in typed fields."""
+    model = mlp(15)
+    first, second = model.graph.initializer[:2]
+    first.doc_string = "words"
+    values = numpy_helper.to_array(second)
+    second.CopyFrom(helper.make_tensor(second.name, second.data_type, values.shape, values))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    names = [tensor.name for tensor in model.graph.initializer]
+    (tmp_path / "theirs").mkdir()
+    theirs = reference.generate_artifacts(
+        path, tmp_path / "theirs", requires_grad=names, frozen_params=[], loss="MSELoss"
+    )
+    ours = generate(path, tmp_path / "ours", loss="MSELoss")
+    assert ours.checkpoint.read_bytes() == theirs.checkpoint.read_bytes()
 
 
 class CTCOfLogits(onnxblock.Block):
