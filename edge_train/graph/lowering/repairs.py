@@ -31,13 +31,13 @@ def _without_omitted_end(node: ir.Node) -> ir.Node:
 
 
 def _miscounts_padding(node: ir.Node) -> bool:
-    """AveragePool of opset 19 in onnxruntime 1.21 to 1.23: counts no padding behind the end."""
+    """AveragePool of opset 19 in onnxruntime 1.21 to 1.23: unequal pads are counted wrong."""
     if node.op_type != "AveragePool" or node.domain not in ir.ONNX_DOMAINS:
         return False
     pads, counted = node.attr("pads"), node.attr("count_include_pad", 0)
     if not counted or not isinstance(pads, tuple) or node.attr("ceil_mode", 0):
         return False
-    return pads[: len(pads) // 2] != pads[len(pads) // 2 :]
+    return len(set(pads)) > 1
 
 
 def _padded_before(b: Builder, node: ir.Node) -> ir.Node:

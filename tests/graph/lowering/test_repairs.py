@@ -18,7 +18,7 @@ def _pooled(x: np.ndarray, pads: tuple[int, ...], strides: tuple[int, ...]) -> n
 
 @pytest.mark.parametrize("version", [12, 19, 21])
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
-@pytest.mark.parametrize("pads", [(0, 0, 1, 1), (1, 0, 1, 1), (2, 0, 0, 1), (1, 1, 1, 1)])
+@pytest.mark.parametrize("pads", [(0, 0, 1, 1), (1, 0, 1, 1), (2, 0, 0, 1), (1, 0, 1, 0), (1,) * 4])
 def test_average_pool_that_counts_its_padding(
     pads: tuple[int, ...], strides: tuple[int, ...], version: int, rng: np.random.Generator
 ) -> None:
