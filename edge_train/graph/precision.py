@@ -37,7 +37,7 @@ def _values(tensor: ir.Tensor) -> np.ndarray:
 def _graph(graph: ir.Graph, kind: int) -> ir.Graph:
     return replace(
         graph,
-        nodes=[_node(node, kind) for node in graph.nodes],
+        nodes=[made for node in graph.nodes for made in _nodes(node, kind)],
         inputs=[_value(value, kind) for value in graph.inputs],
         outputs=[_value(value, kind) for value in graph.outputs],
         initializers={n: tensor_of_kind(t, kind) for n, t in graph.initializers.items()},
@@ -49,6 +49,16 @@ def _value(value: ir.Value, kind: int) -> ir.Value:
     if value.elem_type not in FLOATS:
         return value
     return ir.Value(value.name, kind, value.dims)
+
+
+def _nodes(node: ir.Node, kind: int) -> list[ir.Node]:
+    """The node, for Resize behind a Cast: its scales are float32 beside any other type."""
+    made = _node(node, kind)
+    if node.op_type != "Resize" or not node.input(2) or kind == dtypes.FLOAT:
+        return [made]
+    scales = f"{node.outputs[0]}/scales"
+    cast = ir.make_node("Cast", [node.inputs[2]], [scales], scales, to=dtypes.FLOAT)
+    return [cast, replace(made, inputs=(*node.inputs[:2], scales, *node.inputs[3:]))]
 
 
 def _node(node: ir.Node, kind: int) -> ir.Node:

@@ -30,6 +30,8 @@ _CAST_AWAY: dict[tuple[str, str], frozenset[int]] = dict.fromkeys(
         for op_type in (
             *("AveragePool", "Conv", "ConvTranspose", "Erf", "Gelu", "GlobalAveragePool"),
             *("GRU", "LSTM", "RNN"),
+            *("GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxUnpool", "Resize"),
+            *("InstanceNormalization", "LRN", "MeanVarianceNormalization"),
         )
     ],
     frozenset({dtypes.DOUBLE}),
