@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.child import run_python
 from support.generated import mlp
 
 from edge_train import cli
@@ -70,3 +71,17 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["artifacts", "--help"])
     assert "edge-train artifacts model.onnx --loss cross-entropy" in capsys.readouterr().out
+
+
+def test_without_onnx(model: Path, tmp_path: Path) -> None:
+    """Importing the command line needs no onnx; making artifacts says how to get it."""
+    code = """
+import sys
+sys.modules["onnx"] = None
+from edge_train import cli
+raise SystemExit(cli.main(["artifacts", sys.argv[1], "--loss", "mse", "--out", sys.argv[2]]))
+"""
+    done = run_python(code, model, tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install edge-train[artifacts]" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -100,6 +100,59 @@ def test_a_penalty_on_a_weight(tmp_path: Path) -> None:
     np.testing.assert_allclose(module.state.parameters["w1"].grad, 0.02 * w1, rtol=1e-5)
 
 
+class BoxLoss(onnxblock.Block):
+    """atan(1 - IoU) of boxes (x1, y1, x2, y2), of the two worst: Min, Max, Where, Gather, TopK."""
+
+    def node(self, op: str, *inputs: str, **attributes: Any) -> str:
+        output = onnxblock._graph_utils.generate_graph_name(op)
+        node = helper.make_node(op, list(inputs), [output], f"{output}_node", **attributes)
+        self.base.graph.node.append(node)
+        return output
+
+    def constant(self, *values: int) -> str:
+        name = onnxblock._graph_utils.generate_graph_name("index")
+        self.base.graph.initializer.append(numpy_helper.from_array(np.array(values), name))
+        return name
+
+    def corner(self, boxes: str, *which: int) -> str:
+        return self.node("Gather", boxes, self.constant(*which), axis=1)
+
+    def area(self, low: str, high: str) -> str:
+        size = self.node("Relu", self.node("Sub", high, low))
+        return self.node("ReduceProd", size, axes=[1], keepdims=0)
+
+    def build(self, boxes: str) -> str:
+        target = onnxblock.blocks.InputLike(boxes)("target")
+        lows, highs = ([self.corner(b, *at) for b in (boxes, target)] for at in ((0, 1), (2, 3)))
+        common = self.area(self.node("Max", *lows), self.node("Min", *highs))
+        areas = [self.area(low, high) for low, high in zip(lows, highs, strict=True)]
+        iou = self.node("Div", common, self.node("Sub", self.node("Add", *areas), common))
+        one = onnxblock.blocks.Constant(1.0)()
+        missed = self.node("Atan", self.node("Sub", one, iou))
+        worst = onnxblock._graph_utils.generate_graph_name("worst")
+        places = onnxblock._graph_utils.generate_graph_name("places")
+        self.base.graph.node.append(
+            helper.make_node("TopK", [missed, self.constant(2)], [worst, places], "topk")
+        )
+        half = onnxblock.blocks.Constant(0.5)()
+        kept = self.node("Where", self.node("Greater", worst, half), worst, half)
+        return str(onnxblock.blocks.ReduceMean(keepdims=False)(kept))
+
+
+def test_u034_a_detection_loss_of_many_small_ops(tmp_path: Path) -> None:
+    """U034: what the reference cannot (ReduceProd, Atan) beside what it can."""
+    target = np.array([[0, 0, 2, 2], [1, 1, 3, 3], [0, 0, 1, 4]], np.float32)
+    boxes = target + np.array([0.1, -0.2, 0.3, -0.4], np.float32) * np.array([[1], [3], [2]], "f")
+    module = module_of(generate(offset_model(boxes), tmp_path, loss=BoxLoss()))
+    feed = {"z": np.zeros_like(boxes), "target": target}
+    module(**feed)
+    gradient = np.array(module.state.parameters["p"].grad)
+    direction = np.random.default_rng(0).standard_normal(boxes.shape).astype(np.float32)
+    ends = [float(module.eval()(z=step * direction, target=target)) for step in (1e-2, -1e-2)]
+    assert np.sum(gradient * direction) == pytest.approx((ends[0] - ends[1]) / 2e-2, rel=1e-3)
+    assert np.count_nonzero(np.any(gradient != 0, axis=1)) == 2
+
+
 # --- TrainingBlock and ForwardBlock --------------------------------------------------------------
 
 
