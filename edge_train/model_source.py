@@ -104,35 +104,54 @@ class ModelSource:
 
     def whole(self, model: ir.Model) -> ir.Model:
         """``model`` with the data of every initializer read in."""
-        tensors = {
-            name: self._inline(tensor) if tensor.external else tensor
-            for name, tensor in model.graph.initializers.items()
+        graph = model.graph
+        tensors = {name: self._inline(tensor) for name, tensor in graph.initializers.items()}
+        nodes = [self._whole_node(node) for node in graph.nodes]
+        return replace(model, graph=replace(graph, initializers=tensors, nodes=nodes))
+
+    def _whole_node(self, node: ir.Node) -> ir.Node:
+        found = {
+            name: replace(attribute, value=self._inline(attribute.value))
+            for name, attribute in node.attributes.items()
+            if attribute.type == ir.TENSOR and attribute.value.external
         }
-        return replace(model, graph=replace(model.graph, initializers=tensors))
+        return replace(node, attributes={**node.attributes, **found}) if found else node
 
     def _inline(self, tensor: ir.Tensor) -> ir.Tensor:
+        if not tensor.external:
+            return tensor
         raw = b"".join(bytes(block) for block in blocks(self.data(tensor)))
         return replace(tensor, raw=raw, field="raw_data", external=())
 
     def _lightened(self, model: onnx.ModelProto) -> onnx.ModelProto:
         light = onnx.ModelProto()
         _copy_fields(model, light, "graph")
-        _copy_fields(model.graph, light.graph, "initializer")
+        _copy_fields(model.graph, light.graph, "initializer", "node")
         for tensor in model.graph.initializer:
-            if tensor.ByteSize() < LARGE or tensor.data_location == onnx.TensorProto.EXTERNAL:
-                light.graph.initializer.add().CopyFrom(tensor)
-                continue
-            self._protos[tensor.name] = tensor
-            there = light.graph.initializer.add(
-                name=tensor.name, data_type=tensor.data_type, dims=tensor.dims
-            )
-            there.data_location = onnx.TensorProto.EXTERNAL
-            there.external_data.add(key="location", value=_IN_MEMORY)
-            if tensor.HasField("doc_string"):
-                there.doc_string = tensor.doc_string
-            # a copy of the tensor may get another name
-            there.external_data.add(key="tensor", value=tensor.name)
+            self._copy_tensor(tensor, light.graph.initializer.add(), tensor.name)
+        for node in model.graph.node:
+            copied = light.graph.node.add()
+            _copy_fields(node, copied, "attribute")
+            for attribute in node.attribute:
+                there = copied.attribute.add()
+                _copy_fields(attribute, there, "t")
+                if attribute.HasField("t"):
+                    self._copy_tensor(attribute.t, there.t, f"{node.output[0]}/{attribute.name}")
         return light
+
+    def _copy_tensor(self, tensor: Any, there: Any, key: str) -> None:
+        if tensor.ByteSize() < LARGE or tensor.data_location == onnx.TensorProto.EXTERNAL:
+            there.CopyFrom(tensor)
+            return
+        self._protos[key] = tensor
+        there.name, there.data_type = tensor.name, tensor.data_type
+        there.dims.extend(tensor.dims)
+        if tensor.HasField("doc_string"):
+            there.doc_string = tensor.doc_string
+        there.data_location = onnx.TensorProto.EXTERNAL
+        # a copy of the tensor may get another name
+        for what, value in (("location", _IN_MEMORY), ("tensor", key)):
+            there.external_data.add(key=what, value=value)
 
     def _read_small(self) -> None:
         """Small external tensors, and those in attributes, may be shapes and axes: read in."""
@@ -174,9 +193,9 @@ def _parsed(data: Any, location: str, what: str) -> onnx.ModelProto:
     return model
 
 
-def _copy_fields(source: Any, target: Any, skip: str) -> None:
+def _copy_fields(source: Any, target: Any, *skip: str) -> None:
     for field, value in source.ListFields():
-        if field.name == skip:
+        if field.name in skip:
             continue
         if hasattr(value, "extend"):
             getattr(target, field.name).extend(value)

@@ -92,3 +92,26 @@ def test_a_model_in_memory_is_copied_once_at_most(form: str, tmp_path: Path) -> 
     code = GENERATE.replace("start =", f"{read}\nstart =").replace("s(sys.argv[1],", "s(model,")
     grown, _ = succeed(run_python(code, tmp_path / "whole.onnx", tmp_path / "out")).split()
     assert int(grown) < 1.5 * 128 * 1024 + 80 * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+@pytest.mark.parametrize("form", ["path", "ModelProto"])
+def test_weights_in_constant_nodes_stay_in_the_file(form: str, tmp_path: Path) -> None:
+    path = chain_of_products(tmp_path / "m", 1024, 4096, 8)  # 128 MiB
+    model = onnx.load(path)
+    nodes = [
+        helper.make_node("Constant", [], [tensor.name], f"c{tensor.name}", value=tensor)
+        for tensor in model.graph.initializer
+    ]
+    nodes += model.graph.node
+    del model.graph.initializer[:], model.graph.node[:]
+    model.graph.node.extend(nodes)
+    (tmp_path / "whole.onnx").write_bytes(model.SerializeToString())
+    code = GENERATE
+    if form == "ModelProto":
+        code = code.replace("start =", "import onnx; model = onnx.load(sys.argv[1])\nstart =")
+        code = code.replace("s(sys.argv[1],", "s(model,")
+    grown, _ = succeed(run_python(code, tmp_path / "whole.onnx", tmp_path / "out")).split()
+    copied = 1.5 * 128 * 1024 if form == "ModelProto" else 0
+    assert int(grown) < copied + 80 * 1024

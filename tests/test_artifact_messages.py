@@ -86,6 +86,7 @@ def test_forms_in_which_weights_come(tmp_path: Path) -> None:
         tensor.CopyFrom(
             helper.make_tensor(tensor.name, tensor.data_type, values.shape, values.ravel())
         )
+    large.graph.initializer[0].data_location = TensorProto.DEFAULT  # spelled out
     for tensor in old.graph.initializer:
         old.graph.input.append(
             helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
@@ -173,6 +174,35 @@ def _wide(weight: np.ndarray) -> onnx.ModelProto:
         [numpy_helper.from_array(weight, "w")],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("where", ["in the file", "in memory"])
+def test_large_weights_in_constant_nodes(where: str, tmp_path: Path) -> None:
+    """As Paddle's exporter writes them: parameters, and their data stays where it is."""
+    weight = np.random.default_rng(0).standard_normal((300, 400)).astype(np.float32)
+    model = _wide(weight)
+    del model.graph.initializer[:]
+    value = numpy_helper.from_array(weight)
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], "c", value=value))
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    made = generate(path if where == "in the file" else model, tmp_path / "out", loss="MSELoss")
+    assert made.training_model.stat().st_size < 10_000
+    with open_checkpoint(made.checkpoint) as state:
+        assert [tensor.name for tensor in state.trainable] == ["w"]
+        np.testing.assert_array_equal(state.trainable[0].array(), weight)
+    # a constant that is an output stays a node: its data is in the artifacts
+    model.graph.node[1].output[0] = "m"
+    model.graph.node.append(helper.make_node("Add", ["m", "b"], ["y"], "add"))
+    model.graph.initializer.append(numpy_helper.from_array(weight[0], "b"))
+    model.graph.output.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, weight.shape))
+    onnx.save(model, path)
+    options: dict[str, Any] = {"loss": "MSELoss", "loss_input_names": ["y"]}
+    module, _ = session_of(
+        generate(path, tmp_path / "more", additional_output_names=["w"], **options)
+    )
+    _, got = module(np.ones((2, 300), np.float32), np.ones((2, 400), np.float32))
+    np.testing.assert_array_equal(got, weight)
 
 
 @pytest.mark.parametrize("where", ["in the file", "in memory"])

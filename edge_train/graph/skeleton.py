@@ -15,6 +15,7 @@ Buffer = bytes | memoryview | mmap.mmap
 
 # field numbers of onnx.proto
 _GRAPH, _INITIALIZER = 7, 5
+_NODE_TENSOR = (1, 5, 5)  # graph.node, node.attribute, attribute.t: the value of a Constant
 _FLOAT_DATA, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 4, 9, 13, 14
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 
@@ -28,8 +29,9 @@ class _Field(NamedTuple):
 
 
 def skeleton(data: Buffer, location: str, limit: int) -> bytes:
-    """The model's bytes with each initializer of ``limit`` bytes or more named as external data of
-    file ``location``. ArtifactError for bytes that are no protobuf message."""
+    """The model's bytes with each tensor of ``limit`` bytes or more (initializers, and values of
+    Constant nodes) named as external data of file ``location``. ArtifactError for bytes that are
+    no protobuf message."""
     out: list[bytes] = []
     for field in _fields(data, 0, len(data)):
         if field.number == _GRAPH and field.wire == _BYTES:
@@ -43,16 +45,36 @@ def skeleton(data: Buffer, location: str, limit: int) -> bytes:
 def _graph(data: Buffer, graph: _Field, location: str, limit: int) -> bytes:
     out: list[bytes] = []
     for field in _fields(data, graph.value, graph.end):
-        is_tensor = field.number == _INITIALIZER and field.wire == _BYTES
-        if is_tensor and field.end - field.value >= limit:
+        if field.end - field.value < limit or field.wire != _BYTES:
+            out.append(bytes(data[field.start : field.end]))
+        elif field.number == _INITIALIZER:
             out.append(_delimited(_INITIALIZER, _tensor(data, field, location, limit)))
+        elif field.number == _NODE_TENSOR[0]:
+            out.append(_inside(data, field, _NODE_TENSOR[1:], location, limit))
         else:
             out.append(bytes(data[field.start : field.end]))
     return b"".join(out)
 
 
+def _inside(
+    data: Buffer, message: _Field, way: tuple[int, ...], location: str, limit: int
+) -> bytes:
+    """A message with the tensor at the end of a way of field numbers cut."""
+    if not way:
+        return _delimited(message.number, _tensor(data, message, location, limit))
+    out: list[bytes] = []
+    for field in _fields(data, message.value, message.end):
+        large = field.wire == _BYTES and field.end - field.value >= limit
+        if large and field.number == way[0]:
+            out.append(_inside(data, field, way[1:], location, limit))
+        else:
+            out.append(bytes(data[field.start : field.end]))
+    return _delimited(message.number, b"".join(out))
+
+
 def _tensor(data: Buffer, tensor: _Field, location: str, limit: int) -> bytes:
     out: list[bytes] = []
+    end = b""
     for field in _fields(data, tensor.value, tensor.end):
         length = field.end - field.value
         # packed floats are little-endian, as raw data is
@@ -60,10 +82,10 @@ def _tensor(data: Buffer, tensor: _Field, location: str, limit: int) -> bytes:
         if holds_data and length >= limit:
             entries = (("location", location), ("offset", field.value), ("length", length))
             out += [_delimited(_EXTERNAL_DATA, _entry(key, str(value))) for key, value in entries]
-            out.append(bytes((_DATA_LOCATION << 3 | _VARINT, 1)))
+            end = bytes((_DATA_LOCATION << 3 | _VARINT, 1))
         else:
             out.append(bytes(data[field.start : field.end]))
-    return b"".join(out)
+    return b"".join(out) + end  # behind a data_location of the file, which it overrules
 
 
 def _entry(key: str, value: str) -> bytes:
