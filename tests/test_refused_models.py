@@ -19,7 +19,8 @@ from support.zoo import GOLDEN
 from edge_train.errors import UnsupportedOp
 
 FOLDER = GOLDEN / "refused"
-TRAINABLE = tuple(name for name in REFUSED if name != "if_controlflow")
+#: qdq: a weight that is rounded has no slope; its gradient goes straight through
+TRAINABLE = tuple(name for name in REFUSED if name not in ("if_controlflow", "qdq"))
 SMOKE = ("transformer_LNop_1out_opset17", "conv_bn_training_mode", "depthwise_separable")
 #: along random directions, relative; in half precision the forward pass itself is that coarse, and
 #: GroupNormalization keeps its statistics in float32 whatever it is fed
@@ -63,6 +64,23 @@ def test_it_trains(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", TRAINABLE)
 def test_each_trains_with_right_gradients(name: str, tmp_path: Path) -> None:
     check_model(name, tmp_path)
+
+
+def test_a_quantized_weight_is_trained_straight_through(tmp_path: Path) -> None:
+    """y = x Q(w)^T with the gradient of Q(w) taken for that of w."""
+    artifacts = generate_known(tmp_path, FOLDER / "qdq", additional_output_names=["y"])
+    module, optimizer = session_of(artifacts)
+    feed = feed_of(artifacts)
+    loss, y = module(**{name: feed[name] for name in module.input_names()})
+    dy = 2 * (y - feed["target"]) / y.size
+    gradient = np.array(module.state.parameters["w1"].grad)
+    np.testing.assert_allclose(gradient, dy.T @ feed["x"], rtol=1e-5)
+    optimizer.set_learning_rate(0.05)
+    for _ in range(20):
+        optimizer.step()
+        module.lazy_reset_grad()
+        last, _ = module(**feed)
+    assert last < loss
 
 
 def test_control_flow_is_refused_by_name(tmp_path: Path) -> None:

@@ -24,9 +24,10 @@ Made by `tools/make_operators.py` from the tables of rules; a test compares them
 
 A model of opset {OLDEST} to {NEWEST} is raised to opset 21 before it is differentiated.
 *Gradient*: `yes`; `cut`, its outputs do not change smoothly with its inputs, so that
-nothing before it is trained through it; `refused`, with what to do. Only nodes between a trained parameter and the loss need one. An op that
-is missing here has no gradient: `generate_artifacts` names every such node at once. *Runs as*: what
-the device's onnxruntime gets, `itself` or standard ops in its place.
+nothing before it is trained through it; `refused`, with what to do.
+Only nodes between a trained parameter and the loss need one. An op that is missing here has
+no gradient: `generate_artifacts` names every such node at once.
+*Runs as*: what the device's onnxruntime gets, `itself` or standard ops in its place.
 
 """
 TAKEN_APART = """

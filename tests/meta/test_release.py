@@ -21,7 +21,9 @@ def test_changelog_tells_of_this_version() -> None:
     assert top[1] == version[1]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/README.md", "docs/generating.md", "docs/migrating.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/README.md", "docs/generating.md", "docs/migrating.md"]
+)
 def test_links_of_the_pages_exist(page: str) -> None:
     path = ROOT / page
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text())
