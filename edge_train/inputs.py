@@ -135,7 +135,7 @@ def _check_shape(
         if size == 0:
             raise ValueError(f"input '{value.name}': axis {axis} of shape {shape} is empty")
         if isinstance(dim, int):
-            if size != dim:
+            if size != dim and dim >= 0:  # exporters also write -1 for an unknown size
                 raise ShapeMismatch(
                     f"input '{value.name}': expected {_text(dims)}, got shape {shape}"
                 )

@@ -1,8 +1,8 @@
 """The closing table of .ci/run: python tools/lane_table.py FOLDER LANE...
 
 FOLDER holds for each lane NAME.result ("exit-code seconds") and where there are some NAME.xml and
-NAME.*.xml (pytest's junit reports) and NAME.skip (why the lane did nothing). Exits 1 when a lane failed or
-left no result.
+NAME.*.xml (pytest's junit reports) and NAME.skip (why the lane did nothing). Exits 1 when a lane
+failed or left no result.
 """
 
 from __future__ import annotations
