@@ -16,7 +16,7 @@ test-all: .venv/.dev
 slow: .venv/.dev
 	$(PYTEST) -n 2 -m slow
 parity: .venv/.dev $(REFERENCE_DONE)
-	EDGE_TRAIN_REFERENCE_PYTHON=$(abspath $(REFERENCE)) $(PYTEST) -m parity
+	EDGE_TRAIN_REFERENCE_PYTHON=$(abspath $(REFERENCE)) $(PYTEST) -n 2 -m parity
 bench: .venv/.dev $(REFERENCE_DONE)
 	$(BIN)/python tools/bench.py mlp --reference $(REFERENCE) $(if $(ROUNDS),--rounds $(ROUNDS))
 	$(PYTEST) -m bench || [ $$? = 5 ]

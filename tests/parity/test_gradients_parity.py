@@ -31,6 +31,7 @@ DIFFERS = {
     "RNN:two activations": "its RNN gives both directions one activation",
     "Resize:negative axes": "its Resize refuses them",
     "Resize:not_*": "no kernel for ResizeGrad",
+    "SoftmaxCrossEntropyLoss:log_prob alone": "it wants the loss to have a name too",
 }
 
 
