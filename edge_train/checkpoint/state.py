@@ -14,7 +14,7 @@ import numpy as np
 
 from edge_train import dtypes
 from edge_train.arena import Arena
-from edge_train.checkpoint import files
+from edge_train.checkpoint import files, previous
 from edge_train.checkpoint.format import DATA_IDENTITY, Checkpoint, Group, Property
 from edge_train.checkpoint.parameter import Array, Parameter, Parameters
 from edge_train.checkpoint.properties import RESERVED, Properties
@@ -59,7 +59,10 @@ class CheckpointState:
         memoryview), or a binary file object, read from its position on. Raises FileNotFoundError,
         CheckpointCorrupt, CheckpointVersion, CheckpointError, and TypeError for anything else.
         """
-        with files.open_checkpoint(checkpoint_uri) as checkpoint:
+        with (
+            previous.named_when_broken(checkpoint_uri),
+            files.open_checkpoint(checkpoint_uri) as checkpoint,
+        ):
             state = cls(_parameters(checkpoint), is_nominal=checkpoint.is_nominal)
             state._has_external_data = checkpoint.has_external_data
             state.groups = {group.name: _group(group) for group in checkpoint.groups or ()}
@@ -73,8 +76,13 @@ class CheckpointState:
         state: CheckpointState,
         checkpoint_uri: str | os.PathLike[str],
         include_optimizer_state: bool = True,
+        *,
+        keep_previous: bool = False,
     ) -> None:
         """Save ``state`` so that the file is the old one or the new one at every moment.
+
+        ``keep_previous`` leaves the state that was there as ``<checkpoint_uri>.previous``; the
+        error of a file that is broken later names it.
 
         The optimizer's moments are stored by default (onnxruntime-training asks for
         ``include_optimizer_state=True``): a run that is resumed without them is another run.
@@ -84,6 +92,8 @@ class CheckpointState:
             raise TypeError(f"state is a CheckpointState, got {type(state).__name__}")
         if not isinstance(checkpoint_uri, (str, os.PathLike)):
             raise TypeError(f"checkpoint_uri is a path, got {type(checkpoint_uri).__name__}")
+        if keep_previous:
+            previous.keep(os.fsdecode(checkpoint_uri))
         files.write(state.to_checkpoint(include_optimizer_state), checkpoint_uri)
 
     @property

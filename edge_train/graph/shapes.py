@@ -17,6 +17,7 @@ from edge_train.errors import ArtifactError
 from edge_train.graph import (  # noqa: F401 (importing them registers their rules)
     ir,
     shape_rules_control,
+    shape_rules_frozen,
     shape_rules_layers,
     shape_rules_layout,
     shape_rules_reductions,
