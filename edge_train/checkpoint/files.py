@@ -172,10 +172,11 @@ def _opened_data(checkpoint: Source, identity: str | None) -> Iterator[Source]:
 
 def _identity(path: str) -> str | None:
     try:
+        sources.refuse_special(path)  # a pipe would wait for ever
         with open(path, "rb") as file:
             file.seek(-IDENTITY_BYTES, os.SEEK_END)
             return file.read().hex()
-    except OSError:
+    except (OSError, CheckpointError):
         return None
 
 

@@ -96,13 +96,14 @@ def read(
 
 def validate(checkpoint: Checkpoint, label: str, data_size: int | None = None) -> None:
     """Refuse what the tables allow and the format forbids; ``data_size`` is the data file's."""
-    for what, tensor in checkpoint.tensors():
+    parameters = len(checkpoint.trainable) + len(checkpoint.frozen)
+    for index, (what, tensor) in enumerate(checkpoint.tensors()):
         where = f"checkpoint {label}: {what}"
         if not tensor.name:
             raise CheckpointCorrupt(f"checkpoint {label}: a tensor has an empty name")
         _check_type(tensor, where)
         _check_dims(tensor, where)
-        nominal = checkpoint.is_nominal and what.startswith("tensor ")
+        nominal = checkpoint.is_nominal and index < parameters  # moments always have data
         _check_size(tensor, where, nominal, data_size)
     names = [group.name for group in checkpoint.groups or ()]
     if len(set(names)) != len(names):

@@ -267,6 +267,15 @@ def test_a_nominal_tensor_has_no_data_or_one_scalar(nominal_bytes: int) -> None:
     assert read(bytes(RawCheckpoint(trainable=[tensor], nominal=True))).is_nominal
 
 
+def test_a_moment_in_a_nominal_file_has_data() -> None:
+    """Also one with a name like the words before a parameter: it would be uninitialised memory."""
+    for name in ("momentum0", "tensor x"):
+        state = RawState(moments=[RawTensor(name, raw=b"")])
+        file = RawCheckpoint(nominal=True, groups=[RawGroup(states=[state])])
+        with pytest.raises(CheckpointCorrupt, match=r"0 bytes of data .* expected 8"):
+            read(bytes(file))
+
+
 def test_slots_of_later_releases_are_ignored() -> None:
     data = bytes(RawCheckpoint(extra=[Field(4, "q", 5), Field(9, "i", 6)]))
     assert data != EMPTY
