@@ -42,6 +42,10 @@ def _slots(layout: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, slice]:
 class Arena:
     """Weights, gradients and moments of the parameters in ``layout``: (name, shape) in order.
 
+    ``reset`` lets the next training step overwrite the gradients instead of adding to them, and
+    ``loss_is_finite`` is about the losses they came from. Both belong to the gradients, so they are
+    shared by the Modules that share the arena.
+
     Raises ValueError for a repeated name or a negative size.
     """
 
@@ -52,6 +56,8 @@ class Arena:
         self._weights = _zeros(self._size)
         self._gradients = _zeros(self._size)
         self._moments: dict[int, Floats] = {}
+        self.reset = True  # zeros: the first step may as well overwrite
+        self.loss_is_finite = True
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -71,6 +71,7 @@ class Module:
             check_parameters("eval graph", self._eval.roles, state)
         if not state.is_nominal:
             place(self._train.roles, self._layout, state)
+        self.lazy_reset_grad()  # a new Module starts its own sum
 
     def __call__(self, *user_inputs: Any, **named_inputs: Any) -> Fed | tuple[Fed, ...]:
         """One training or evaluation step, by ``training``; returns the graph's outputs.
@@ -117,9 +118,11 @@ class Module:
     def lazy_reset_grad(self) -> None:
         """Lets the next training step overwrite the gradients instead of adding to them.
 
-        Until then the old values stay readable.
+        Until then the old values stay readable. Modules that share a state share its gradients:
+        it counts for the next step of any of them.
         """
-        self._train.reset = True
+        if self.state.arena is not None:
+            self.state.arena.reset = True
 
     def input_names(self) -> list[str]:
         """Names of what a call is fed, in order, for the current mode."""
@@ -143,7 +146,7 @@ class Module:
     @property
     def loss_is_finite(self) -> bool:
         """False when a step since the last gradient reset gave a NaN or infinite loss."""
-        return self._train.loss_is_finite
+        return self.state.arena is None or self.state.arena.loss_is_finite
 
     # ---- the flat buffer --------------------------------------------------------------------
 

@@ -100,8 +100,6 @@ class TrainingProgram(Program):
         options: onnxruntime.SessionOptions | None,
     ) -> None:
         super().__init__(model, state, "training graph", options)
-        self.reset = True  # buffers start as zeros: the first step may as well overwrite
-        self.loss_is_finite = True
         self._statistics: dict[str, np.ndarray] = {}
         self._accumulator: GraphRunner | None = None
 
@@ -110,21 +108,21 @@ class TrainingProgram(Program):
         if self._bound_to is not arena:
             self._bind_training(self._runner, arena)
             self._bound_to, self._accumulator = arena, None
-        runner = self._runner if self.reset else self._accumulating(arena)
+        runner = self._runner if arena.reset else self._accumulating(arena)
         try:
             runner.run(feeds)
             self._check_computed_labels(runner)
         except Exception:
             # some gradients may be new and some old: leave none, and start over
             arena.gradients.fill(0.0)
-            self.reset = True
+            arena.reset = True
             raise
         outputs = runner.fetch(self.results)
         finite = _is_finite(as_array(outputs[0]))
-        self.loss_is_finite = finite and (self.reset or self.loss_is_finite)
+        arena.loss_is_finite = finite and (arena.reset or arena.loss_is_finite)
         if finite:
             self._move_statistics()
-        self.reset = False
+        arena.reset = False
         return outputs
 
     def _bind_training(self, runner: GraphRunner, arena: Arena) -> None:

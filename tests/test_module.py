@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -264,6 +267,50 @@ def test_two_modules_share_weights_gradients_and_optimizer() -> None:
     del one
     two.train()(**BN.feed)
     assert optimizer.step()
+
+
+def test_gradients_of_two_modules_on_one_state_add_up() -> None:
+    one, optimizer = session_of(MLP)
+    two = Module(MLP.training_model, one.state)
+    one(**MLP.feed)
+    once = gradients(one)
+    two(**MLP.feed)
+    for name, value in gradients(one).items():
+        np.testing.assert_array_equal(value, 2 * once[name])
+    one.lazy_reset_grad()
+    two(**MLP.feed)
+    np.testing.assert_equal(gradients(one), once)
+    two(**{**MLP.feed, "x": np.full_like(MLP.feed["x"], np.nan)})
+    assert not one.loss_is_finite
+    assert not optimizer.step()
+
+
+def test_a_new_module_on_the_state_does_not_add_to_gradients_of_before() -> None:
+    one = module_of(MLP)
+    one(**MLP.feed)
+    once = gradients(one)
+    Module(MLP.training_model, one.state)(**MLP.feed)
+    np.testing.assert_equal(gradients(one), once)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda state: pickle.loads(pickle.dumps(state))]
+)
+def test_a_copied_state_trains_by_itself(copied: Callable[[CheckpointState], Any]) -> None:
+    one, optimizer = session_of(MLP)
+    one(**MLP.feed)
+    optimizer.step()
+    two = Module(MLP.training_model, copied(one.state))
+    again = Optimizer(MLP.optimizer_model, two)
+    before = weights(two)
+    for module, steps in ((one, optimizer), (two, again)):
+        np.testing.assert_equal(weights(two), before)
+        module.lazy_reset_grad()
+        module(**MLP.feed)
+        assert steps.step()
+    assert not np.array_equal(weights(two)["w1"], before["w1"])
+    np.testing.assert_equal(weights(two), weights(one))
+    assert again.step_count == 2
 
 
 def test_parameters_seen_before_the_module_are_the_same_objects() -> None:

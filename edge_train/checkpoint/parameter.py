@@ -78,6 +78,10 @@ class Parameter:
         """A view of the gradient; None for a frozen parameter or without a Module."""
         return None if self._grad is None else self._grad.view()
 
+    def __reduce__(self) -> tuple[type[Parameter], tuple[str, bool, Array | None]]:
+        """A copy has values of its own and belongs to no Module."""
+        return Parameter, (self._name, self._requires_grad, self._array)
+
     def attach(self, array: Array, grad: Array | None = None) -> None:
         """Use this storage from now on; the values are the caller's business."""
         self._array = array

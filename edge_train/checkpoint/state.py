@@ -6,9 +6,11 @@ arrays into it, so that a save at any time stores the present values.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +39,8 @@ class CheckpointState:
 
     ``groups`` holds the optimizer groups by name and ``private`` the package's own strings, stored
     as properties whose names begin with "edge_train.".
+
+    A copy (copy, deepcopy, pickle) has the present values and belongs to no Module.
     """
 
     def __init__(self, parameters: Iterable[Parameter] = (), *, is_nominal: bool = False) -> None:
@@ -50,6 +54,13 @@ class CheckpointState:
         self.groups: dict[str, OptimizerGroup] = {}
         self.private: dict[str, str] = {}
         self.arena: Arena | None = None  # the trainable parameters' memory, made by a Module
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copied arrays are views of no arena: a Module on the copy has to place them anew.
+        return {**self.__dict__, "arena": None}
+
+    def __copy__(self) -> CheckpointState:
+        return copy.deepcopy(self)
 
     @classmethod
     def load_checkpoint(cls, checkpoint_uri: Readable) -> CheckpointState:
