@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import stat
 from dataclasses import replace
 from pathlib import Path
 
+from edge_train import dtypes
 from edge_train.errors import ArtifactError
 from edge_train.graph import ir
 
@@ -57,16 +60,33 @@ def locate(tensor: ir.Tensor, folder: Path | None) -> tuple[Path, int, int]:
     path = _inside(folder, location, tensor.name)
     offset, length = (_count(tensor.name, entries, key) for key in ("offset", "length"))
     try:
-        size = path.stat().st_size
+        status = path.stat()
     except OSError as error:
         raise _unreadable(tensor, path, error) from error
-    length = size - offset if "length" not in entries else length
+    if not stat.S_ISREG(status.st_mode):
+        raise ArtifactError(f"tensor '{tensor.name}': '{path}' is a device or a pipe, no file")
+    size = status.st_size
+    needed = _needed(tensor)
+    if "length" not in entries:  # files are shared by tensors that may leave it out
+        length = size - offset if needed is None else needed
     if offset + length > size or length < 0:
         raise ArtifactError(
             f"tensor '{tensor.name}': bytes {offset} to {offset + length} of '{path}' are "
             f"needed, the file has {size}"
         )
+    if needed is not None and length != needed:
+        raise ArtifactError(
+            f"tensor '{tensor.name}' {list(tensor.dims)} needs {needed} bytes, its external data "
+            f"in '{path}' has {length}"
+        )
     return path, offset, length
+
+
+def _needed(tensor: ir.Tensor) -> int | None:
+    """The bytes that shape and type ask for; None for types that NumPy lacks."""
+    if tensor.data_type not in dtypes.NUMPY:
+        return None
+    return math.prod(tensor.dims) * dtypes.NUMPY[tensor.data_type].itemsize
 
 
 def _unreadable(tensor: ir.Tensor, path: Path, error: OSError) -> ArtifactError:

@@ -235,7 +235,9 @@ def test_external_data_is_read(tmp_path: Path) -> None:
         ({"location": "a\0b"}, "not a file in the model's folder"),
         ({"location": "link"}, "not a file in the model's folder"),
         ({"location": "gone.data"}, "cannot be read: No such file"),
+        ({"location": "pipe"}, "a device or a pipe"),
         ({"location": "model.data", "length": "99"}, "the file has 40"),
+        ({"location": "model.data", "length": "36"}, "needs 40 bytes, its .* has 36"),
         ({"location": "model.data", "offset": "99"}, "the file has 40"),
         ({"location": "model.data", "offset": "-1"}, "is no size"),
         ({"location": "model.data", "length": "1" * 30}, "is no size"),
@@ -247,11 +249,24 @@ def test_external_data_refused(entries: dict[str, str], words: str, tmp_path: Pa
     (folder / "model.data").write_bytes(bytes(40))
     (tmp_path / "model.data").write_bytes(bytes(40))
     (folder / "link").symlink_to(tmp_path / "model.data")
+    os.mkfifo(folder / "pipe")
     tensor = ir.Tensor("w", 1, (10,), None, external=tuple(entries.items()))
     path = folder / "model.onnx"
     path.write_bytes(onnx_codec.encode(ir.Model(ir.Graph("g", initializers={"w": tensor}), 8, [])))
     with pytest.raises(ArtifactError, match=f"'w'.*{words}"):
         onnx_codec.load(path)
+
+
+def test_external_data_without_a_length_is_as_long_as_the_tensor(tmp_path: Path) -> None:
+    """As onnxruntime takes it: more tensors may follow in the file."""
+    values = np.arange(12, dtype=np.float32)
+    (tmp_path / "model.data").write_bytes(values.tobytes())
+    entries = (("location", "model.data"), ("offset", "8"))
+    graph = ir.Graph("g", initializers={"w": ir.Tensor("w", 1, (2, 3), None, external=entries)})
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_codec.encode(ir.Model(graph, 8, [])))
+    loaded = onnx_codec.load(path).graph.initializers["w"]
+    np.testing.assert_array_equal(loaded.array(), values[2:8].reshape(2, 3))
 
 
 # --- protobuf's other implementation, speed ----------------------------------------------------
