@@ -73,7 +73,7 @@ class Module:
             place(self._train.roles, self._layout, state)
         self.lazy_reset_grad()  # a new Module starts its own sum
 
-    def __call__(self, *user_inputs: Any, **named_inputs: Any) -> Fed | tuple[Fed, ...]:
+    def __call__(self, /, *user_inputs: Any, **named_inputs: Any) -> Fed | tuple[Fed, ...]:
         """One training or evaluation step, by ``training``; returns the graph's outputs.
 
         Inputs are NumPy arrays or OrtValues in the order of ``input_names()``, or keywords by

@@ -5,7 +5,9 @@ The moments live in the Arena; the group holds views of them, so that a save sto
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
 from edge_train.errors import CheckpointError
 
 GROUP = "group0"
+SCHEDULE = "edge_train.schedule"  # the private property that keeps the schedule
 
 
 def group_of(state: CheckpointState) -> OptimizerGroup:
@@ -85,6 +88,7 @@ def reset_group(state: CheckpointState) -> None:
     if GROUP not in state.groups:
         return
     group = state.groups[GROUP]
+    _rewind_schedule(state, group.step)
     group.step = 0
     for own in group.moments.values():
         for kind, moment in own.items():
@@ -92,6 +96,15 @@ def reset_group(state: CheckpointState) -> None:
                 moment[...] = 0
             else:  # as loaded, not yet moved into an arena
                 own[kind] = np.zeros_like(moment)
+
+
+def _rewind_schedule(state: CheckpointState, steps: int) -> None:
+    """The stored position follows the step counter, also if the next thing is a save."""
+    # what is no schedule is for LinearLRScheduler.restore to refuse
+    with suppress(KeyError, TypeError, ValueError, RecursionError):
+        fields = json.loads(state.private[SCHEDULE])
+        fields["position"] = max(0, fields["position"] - steps)
+        state.private[SCHEDULE] = json.dumps(fields)
 
 
 def nonfinite_names(arena: Arena) -> list[str]:

@@ -12,8 +12,7 @@ from typing import Any, SupportsIndex
 from edge_train.checkpoint.state import CheckpointState
 from edge_train.errors import CheckpointError
 from edge_train.optimizer import Optimizer, check_number
-
-SCHEDULE = "edge_train.schedule"  # the private property that keeps the schedule
+from edge_train.optimizer_state import SCHEDULE
 
 
 def linear_factor(step: int, warmup: int, total: int) -> float:

@@ -135,6 +135,20 @@ def with_output(path: Path, name: str, rank: int) -> bytes:
     return onnx_codec.encode(replace(model, graph=replace(model.graph, outputs=outputs)))
 
 
+def test_an_input_may_be_called_self() -> None:
+    model = onnx_codec.load(MLP.training_model)
+    (x, *inputs), graph = model.graph.inputs, model.graph
+    nodes = [
+        replace(node, inputs=["self" if name == x.name else name for name in node.inputs])
+        for node in graph.nodes
+    ]
+    graph = replace(graph, inputs=[replace(x, name="self"), *inputs], nodes=nodes)
+    state = CheckpointState.load_checkpoint(MLP.checkpoint)
+    module = Module(onnx_codec.encode(replace(model, graph=graph)), state)
+    values = {"self": MLP.feed["x"], "labels": MLP.feed["labels"]}
+    assert module(**values) == module_of(MLP)(**MLP.feed)
+
+
 def test_several_outputs_come_as_a_tuple_and_stay_as_they_were() -> None:
     state = CheckpointState.load_checkpoint(MLP.checkpoint)
     module = Module(MLP.training_model, state, with_output(MLP.eval_model, "y", 2)).eval()

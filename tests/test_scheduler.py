@@ -133,6 +133,27 @@ def test_a_position_survives_several_resumes_without_the_optimizers_state(
         assert _rates(optimizer, scheduler, 2)[-1] == expected
 
 
+@pytest.mark.parametrize("include", [True, False])
+def test_a_reset_takes_the_stored_schedule_back_too(
+    include: bool, optimizer: Optimizer, tmp_path: Path
+) -> None:
+    scheduler = LinearLRScheduler(optimizer, 0, 8, 1.0)
+    _rates(optimizer, scheduler, 3)
+    optimizer.reset_state()
+    again = _resumed(optimizer, tmp_path / "checkpoint", include_optimizer_state=include)
+    restored = LinearLRScheduler.restore(again)
+    assert restored is not None
+    scheduler.step()
+    assert _rates(again, restored, 2) == _rates(optimizer, scheduler, 2) == [1.0, 0.875, 0.75]
+
+
+@pytest.mark.parametrize("text", ["", "3", "[]", "{}", '{"position": "3"}', "[" * 100_000])
+def test_a_reset_leaves_text_that_is_no_schedule(text: str, optimizer: Optimizer) -> None:
+    optimizer.state.private[SCHEDULE] = text
+    optimizer.reset_state()
+    assert optimizer.state.private[SCHEDULE] == text
+
+
 def test_without_a_stored_schedule_there_is_nothing_to_restore(optimizer: Optimizer) -> None:
     assert LinearLRScheduler.restore(optimizer) is None
     assert optimizer.get_learning_rate() == 0.001
