@@ -1,4 +1,4 @@
-"""tests/golden/legacy, made by onnxruntime-training 1.14.1, the last to write checkpoint folders.
+"""tests/golden/legacy, made by onnxruntime-training 1.14.1, which writes checkpoint folders.
 
     python3.9 -m venv venv && venv/bin/pip install --no-deps onnxruntime-training==1.14.1 \
         "numpy<1.25" onnx==1.13.1 protobuf==3.20.3 flatbuffers coloredlogs humanfriendly

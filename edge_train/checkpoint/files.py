@@ -42,7 +42,7 @@ INLINE_LIMIT = 1800 * 2**20
 def open_checkpoint(readable: Readable) -> Iterator[Checkpoint]:
     """The checkpoint at a path, in bytes or in a binary file; its tensors can be read inside.
 
-    A folder is read in the format of releases before 1.15. Raises what ``source.opened``,
+    A folder is read in the format of releases before 1.16. Raises what ``source.opened``,
     ``format.read`` and ``legacy.opened`` raise.
     """
     with ExitStack() as stack:

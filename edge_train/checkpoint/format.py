@@ -19,6 +19,7 @@ from edge_train.errors import CheckpointCorrupt, CheckpointError, CheckpointVers
 
 IDENTIFIER = b"ODTC"
 VERSION = 2
+READABLE = (1, VERSION)  # 1 (onnxruntime-training 1.16) has no nominal states, else it is the same
 MAX_RANK = 32  # NumPy before 2.0
 MAX_ELEMENTS = 2**48
 
@@ -197,9 +198,9 @@ def _with_data(checkpoint: Checkpoint, external: Source) -> Checkpoint:
 def _parse(reader: Reader) -> Checkpoint:
     root = _root(reader)
     version = root.integer(0, wire.INT32)
-    if version != VERSION:
+    if version not in READABLE:
         raise CheckpointVersion(
-            f"checkpoint {reader.source.label} has format version {version}, expected {VERSION} "
+            f"checkpoint {reader.source.label} has format version {version}, expected 1 or 2 "
             "(onnxruntime-training 1.16 to 1.19); save it again with one of these"
         )
     module = root.table(1, "module_state")

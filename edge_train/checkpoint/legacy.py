@@ -1,4 +1,4 @@
-"""The folder format of onnxruntime-training before 1.15: read only, a save writes the one file.
+"""The folder format of onnxruntime-training before 1.16: read only, a save writes the one file.
 
 paramtrain_tensors.pbseq             trainable parameters
 paramfrozen_tensors.pbseq            frozen parameters
@@ -39,7 +39,7 @@ def opened(folder: str) -> Iterator[Checkpoint]:
     if not any(name.startswith(("paramtrain", "paramfrozen")) for name in names):
         raise CheckpointError(
             f"checkpoint '{folder}' is a folder, but not in the folder format of older releases "
-            f"(before 1.15): it has no paramtrain{_TENSORS}; expected such a folder, or one file"
+            f"(before 1.16): it has no paramtrain{_TENSORS}; expected such a folder, or one file"
         )
     if len(names) > _MAX_FILES:
         raise CheckpointError(

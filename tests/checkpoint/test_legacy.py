@@ -1,4 +1,4 @@
-"""Case U007: the folder format of releases before 1.15, read and saved as one file."""
+"""Case U007: the folder format of releases before 1.16, read and saved as one file."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ GOOD = (LEGACY / "checkpoint" / PARAMETERS).read_bytes()
 @pytest.mark.parametrize(
     ("name", "data", "text"),
     [
-        ("x.pbseq", GOOD, r"not in the folder format of older releases \(before 1.15\)"),
+        ("x.pbseq", GOOD, r"not in the folder format of older releases \(before 1.16\)"),
         (PARAMETERS, b"", "truncated: 0 of at least 1 bytes"),
         (PARAMETERS, GOOD[:-1], f"truncated: {len(GOOD) - 1} of at least {len(GOOD)} bytes"),
         (PARAMETERS, GOOD + b"\0", "1 bytes follow the last of 3 tensors"),

@@ -72,7 +72,7 @@ def test_everything_readable_gives_the_same_state() -> None:
 def test_what_is_not_readable_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing"):
         load(tmp_path / "missing")
-    with pytest.raises(CheckpointError, match=r"folder format of older releases \(before 1.15\)"):
+    with pytest.raises(CheckpointError, match=r"folder format of older releases \(before 1.16\)"):
         load(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CheckpointError, match="a device or a pipe"):

@@ -1,4 +1,4 @@
-"""Checkpoint folders as the releases before 1.15 wrote them, made with the onnx package."""
+"""Checkpoint folders as the releases before 1.16 wrote them, made with the onnx package."""
 
 from __future__ import annotations
 
