@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -75,23 +75,16 @@ def generate_artifacts(
     where that is nodes without gradient alone, TypeError and ValueError for other arguments,
     CheckpointError and OSError from the disk. Nothing is written then.
     """
-    lists = {
-        "requires_grad": requires_grad,
-        "frozen_params": frozen_params,
-        "loss_input_names": loss_input_names,
-        "additional_output_names": additional_output_names,
-    }
-    _check_arguments(loss, optimizer, ort_format, lists)
+    _check_arguments(loss, optimizer, ort_format)
+    train = None if requires_grad is None else _names("requires_grad", requires_grad)
+    freeze = _names("frozen_params", frozen_params)
+    loss_inputs = _names("loss_input_names", loss_input_names)
+    additional = _names("additional_output_names", additional_output_names)
     if custom_op_library is not None and not os.path.exists(custom_op_library):
         raise FileNotFoundError(f"custom op library '{os.fsdecode(custom_op_library)}' is missing")
     with ModelSource.opened(model) as source:
         built, opset = _build(
-            source.light(requires_grad or ()),
-            _block(loss),
-            None if requires_grad is None else tuple(requires_grad),
-            tuple(frozen_params or ()),
-            tuple(loss_input_names or ()),
-            tuple(additional_output_names or ()),
+            source.light(train or ()), _block(loss), train, freeze, loss_inputs, additional
         )
         for name in built.statistics:
             warnings.warn(
@@ -103,7 +96,7 @@ def generate_artifacts(
         write_files(folder, prefix, built, update, source, nominal_checkpoint)
 
 
-def _check_arguments(loss: Any, optimizer: Any, ort_format: bool, lists: dict[str, Any]) -> None:
+def _check_arguments(loss: Any, optimizer: Any, ort_format: bool) -> None:
     for what, value, kinds in (
         ("loss", loss, (LossType, onnxblock.Block)),
         ("optimizer", optimizer, (OptimType, onnxblock.Block)),
@@ -113,13 +106,20 @@ def _check_arguments(loss: Any, optimizer: Any, ort_format: bool, lists: dict[st
                 f"{what} is a {kinds[0].__name__}, an onnxblock.Block or None, got "
                 f"{type(value).__name__}"
             )
-    for what, names in lists.items():
-        if isinstance(names, (str, bytes)):
-            raise TypeError(f"{what} is a list of names, got one {type(names).__name__}")
     if ort_format:
         raise ValueError(
             "ort_format=True: the ORT format is not written, the .onnx files load everywhere"
         )
+
+
+def _names(what: str, given: Iterable[str] | None) -> tuple[str, ...]:
+    if isinstance(given, (str, bytes)):
+        raise TypeError(f"{what} is a list of names, got one {type(given).__name__}")
+    names = tuple(given or ())
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{what} is a list of names, got {name!r} among them")
+    return names
 
 
 def _block(loss: LossType | onnxblock.Block | None) -> onnxblock.Block:

@@ -108,9 +108,10 @@ def _checked_ortvalue(
     value: ir.Value, fed: Any, symbols: dict[str, tuple[str, int]]
 ) -> onnxruntime.OrtValue:
     if not isinstance(fed, onnxruntime.OrtValue):
+        kind = type(fed)
         raise TypeError(
-            f"input '{value.name}': expected a NumPy array or an onnxruntime OrtValue, got "
-            f"{type(fed).__name__}; wrap it with np.asarray"
+            f"input '{value.name}': expected a NumPy array or an onnxruntime.OrtValue, got a "
+            f"{kind.__module__}.{kind.__qualname__}; wrap it with np.asarray"
         )
     if not fed.is_tensor():
         raise TypeError(f"input '{value.name}': the OrtValue holds no tensor")

@@ -153,6 +153,8 @@ class Optimizer:
         self, optimizer_uri: Source, module: Trained, *, skip_nonfinite: bool = True
     ) -> None:
         self._spec = spec = read_spec(optimizer_uri)
+        if not hasattr(module, "state") or not hasattr(module, "loss_is_finite"):
+            raise TypeError(f"module: expected a Module, got {type(module).__name__}")
         self._module = module
         self._steps = kernels.select()
         self._settings: dict[str, Any] = {
@@ -167,6 +169,13 @@ class Optimizer:
         self._bound: OptimizerGroup | None = None
         if not module.state.is_nominal:
             self._bind()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuses names that mean nothing here: a mistyped setting would change nothing."""
+        if not name.startswith("_") and not hasattr(type(self), name):
+            settings = [*self._settings, "set_learning_rate(...)"]
+            raise AttributeError(f"an Optimizer has no setting '{name}'; it has {settings}")
+        super().__setattr__(name, value)
 
     @property
     def state(self) -> CheckpointState:

@@ -211,3 +211,16 @@ def test_large_gradients_are_no_reason_to_skip(module: FakeModule) -> None:
     module.arena.gradients[...] = 3e38
     assert Optimizer(graphs.sgd(max_norm=1.0), module).step()
     assert np.isfinite(module.arena.weights).all()
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "weigth_decay", "max_norm"])
+def test_a_mistyped_setting_is_refused(name: str, module: FakeModule) -> None:
+    """U075: it would change nothing, and say nothing."""
+    optimizer = Optimizer(graphs.adamw(), module)
+    with pytest.raises(AttributeError, match=f"no setting '{name}'.*weight_decay"):
+        setattr(optimizer, name, 0.1)
+
+
+def test_a_module_is_asked_for(module: FakeModule) -> None:
+    with pytest.raises(TypeError, match="expected a Module, got CheckpointState"):
+        Optimizer(graphs.adamw(), module.state)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from edge_train.errors import CheckpointCorrupt, CheckpointError, CheckpointVers
 
 IDENTIFIER = b"ODTC"
 VERSION = 2
-READABLE = (1, VERSION)  # 1 (onnxruntime-training 1.16) has no nominal states, else it is the same
+READABLE = (1, VERSION)  # 1 (onnxruntime-training 1.16, 1.17) is the same without nominal states
 MAX_RANK = 32  # NumPy before 2.0
 MAX_ELEMENTS = 2**48
 
@@ -33,7 +33,7 @@ IDENTITY_BYTES = 16
 
 _REFUSED = frozenset((dtypes.COMPLEX64, dtypes.COMPLEX128))
 _BEYOND_NUMPY = frozenset((dtypes.STRING, dtypes.BFLOAT16))
-_FLOAT8 = frozenset((17, 18, 19, 20))
+_NARROW = frozenset(range(17, 25))  # float8, and 4-bit numbers
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def validate(checkpoint: Checkpoint, label: str, data_size: int | None = None) -
 
 
 def _check_type(tensor: Tensor, where: str) -> None:
-    if tensor.data_type in _REFUSED or tensor.data_type in _FLOAT8:
+    if tensor.data_type in _REFUSED or tensor.data_type in _NARROW:
         raise CheckpointError(
             f"{where} is {dtypes.name_of(tensor.data_type)}, which cannot be loaded (nor can "
             "onnxruntime-training); keep such tensors out of the parameters or cast them to float32"

@@ -89,10 +89,12 @@ def borrowed(model: onnx.ModelProto) -> Iterator[ModelAccessor]:
 
 @contextmanager
 def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
-    """Blocks called inside build a new model, at the newest opset of ``onnx`` unless told."""
+    """Blocks called inside build a new model, at opset 21 (an older ``onnx``: its newest) unless
+    told.
+    """
     model = onnx.ModelProto(ir_version=EMPTY_IR_VERSION, producer_name="orttraining")
     model.graph.name = "graph"
-    version = opset_version or onnx.defs.onnx_opset_version()
+    version = opset_version or min(onnx.defs.onnx_opset_version(), EMPTY_OPSET)
     for domain, number in (("com.microsoft", 1), ("", version)):
         model.opset_import.append(onnx.helper.make_opsetid(domain, number))
     with _registered(ModelAccessor(model)) as accessor:
@@ -101,6 +103,8 @@ def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
 
 #: what onnxruntime-training 1.19.2 writes; a newer IR is not read by it
 EMPTY_IR_VERSION = 10
+#: what gradients are written in; onnx knows newer ones than the runtimes do
+EMPTY_OPSET = 21
 
 
 @contextmanager

@@ -24,31 +24,77 @@ def batch_norm(g: Gradients, node: ir.Node, dy: str, *unused: str) -> Sequence[s
 
 
 @gradient("LayerNormalization")
-def layer_normalization(g: Gradients, node: ir.Node, dy: str, *unused: str) -> Sequence[str | None]:
+def layer_normalization(
+    g: Gradients, node: ir.Node, dy: str, dmean: str = "", dstd: str = ""
+) -> Sequence[str | None]:
     """All three outputs are made: onnxruntime-training asks for them even without a bias."""
     x, scale = node.inputs[:2]
     axis = node.attr("axis", -1)
     mean = g.extra_output(node, 1, "saved_mean", dtypes.FLOAT)
     inv_std = g.extra_output(node, 2, "saved_inv_std_var", dtypes.FLOAT)
+    if dmean or dstd:
+        return _with_statistics(g, node, dy, (mean, dmean), (inv_std, dstd))
     if _fits(g, x, scale, axis):
         inputs = (dy, x, scale, mean, inv_std)
         return g.training_op("LayerNormalizationGrad", *inputs, makes=(True,) * 3, axis=axis)
     inv_std = g.cast_like(inv_std, x)
     xhat = g.mul(g.sub(x, g.cast_like(mean, x)), inv_std)
-    dx = _through(g, g.mul(dy, scale), xhat, inv_std, _axes_from(g, x, axis))
+    return _layer(g, node, dy, xhat, inv_std)
+
+
+def _layer(
+    g: Gradients, node: ir.Node, dy: str, xhat: str, inv_std: str
+) -> tuple[str, str | None, str | None]:
+    x, scale = node.inputs[:2]
+    dx = _through(g, g.mul(dy, scale), xhat, inv_std, _axes_from(g, x, node.attr("axis", -1)))
     db = unbroadcast(g, dy, x, node.inputs[2]) if g.wants(2) else None
     return dx, unbroadcast(g, g.mul(dy, xhat), x, scale) if g.wants(1) else None, db
 
 
+def _with_statistics(
+    g: Gradients, node: ir.Node, dy: str, mean: tuple[str, str], inv_std: tuple[str, str]
+) -> Sequence[str | None]:
+    """With gradients of the mean, d/n, and of 1/std, -d x_hat / (n std^2), too."""
+    x = node.inputs[0]
+    centre, slope = (g.cast_like(name, x) for name, _ in (mean, inv_std))
+    xhat = g.mul(g.sub(x, centre), slope)
+    parts = [_of_inv_std(g, inv_std[1], x, xhat, slope)] if inv_std[1] else []
+    if mean[1]:
+        parts.append(g.op("Expand", g.cast_like(mean[1], x), g.shape(x)))
+    total = g.add(*parts) if len(parts) == 2 else parts[0]
+    rest = g.div(total, _count(g, x, node.attr("axis", -1)))
+    if not dy:
+        return rest, None, None
+    dx, dscale, dbias = _layer(g, node, dy, xhat, slope)
+    return g.add(dx, rest), dscale, dbias
+
+
+def _of_inv_std(g: Gradients, dstd: str, x: str, xhat: str, slope: str) -> str:
+    return g.neg(g.mul(g.mul(g.cast_like(dstd, x), g.mul(slope, slope)), xhat))
+
+
+def _count(g: Gradients, x: str, axis: int) -> str:
+    """How many numbers are normalised together."""
+    sizes = g.shape_slice(x, axis % g.rank(x), g.rank(x))
+    return g.cast_like(g.op("ReduceProd", sizes, keepdims=0), x)
+
+
 @gradient("SimplifiedLayerNormalization")
 def simplified_layer_normalization(
-    g: Gradients, node: ir.Node, dy: str, *unused: str
+    g: Gradients, node: ir.Node, dy: str, drms: str = ""
 ) -> Sequence[str | None]:
     x, scale = node.inputs[:2]
     axis = node.attr("axis", -1)
     inv_rms = g.extra_output(node, 1, "saved_inv_std_var", dtypes.FLOAT)
-    inputs = (dy, x, scale, inv_rms)
-    return g.training_op("SimplifiedLayerNormalizationGrad", *inputs, makes=(True,) * 2, axis=axis)
+    dx, dscale, op = "", None, "SimplifiedLayerNormalizationGrad"
+    if dy:
+        dx, dscale = g.training_op(op, dy, x, scale, inv_rms, makes=(True,) * 2, axis=axis)
+    if drms:
+        slope = g.cast_like(inv_rms, x)
+        rest = _of_inv_std(g, drms, x, g.mul(x, slope), slope)
+        rest = g.div(rest, _count(g, x, axis))
+        dx = g.add(dx, rest) if dx else rest
+    return dx, dscale
 
 
 def _fits(g: Gradients, x: str, scale: str, axis: int) -> bool:

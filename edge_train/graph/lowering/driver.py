@@ -54,7 +54,7 @@ class LoweringRefused(UnsupportedOp):
 def accumulator(b: Builder, node: ir.Node) -> tuple[str, ...]:
     """buffer += value is done by the caller's memory: remember which gradient goes where."""
     buffer, value = node.inputs[:2]
-    if node.output(1):
+    if b.is_read(b.node.output(1)):
         raise Refuse("an accumulator whose sum is read inside the graph")
     b.gradients[buffer] = value
     return ("",)

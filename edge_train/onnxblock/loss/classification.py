@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnx import helper
+from onnx import TensorProto, helper
 
 from edge_train import dtypes
 from edge_train.errors import ArtifactError
@@ -186,4 +186,9 @@ class BCEWithLogitsLoss(Loss):
         return self._reduced(loss)
 
     def _softplus(self, x: str) -> str:
-        return self._add_node("Softplus", [x])
+        kind = graphs.float_type_of(self.base, x)
+        if kind != dtypes.DOUBLE:
+            return self._add_node("Softplus", [x])
+        # onnxruntime has no Softplus in double
+        narrow = blocks.Cast(TensorProto.FLOAT)(x)
+        return str(blocks.Cast(TensorProto.DOUBLE)(self._add_node("Softplus", [narrow])))
