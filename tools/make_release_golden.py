@@ -1,6 +1,6 @@
 """tests/golden/releases, made by onnxruntime-training 1.15.1 and 1.16.3.
 
-1.15 is the last release that writes checkpoint folders, 1.16 writes files of format version 1.
+1.15 is the last release with checkpoint folders, 1.16 and 1.17 write files of version 1.
 
     pip install --no-deps --target ort onnxruntime-training==1.16.3
     PYTHONPATH=ort python tools/make_release_golden.py tests/golden/releases/1.16.3

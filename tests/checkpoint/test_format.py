@@ -241,7 +241,8 @@ def test_another_version_is_refused(version: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "name"), [(14, "complex64"), (15, "complex128"), (17, "data type 17")]
+    ("number", "name"),
+    [(14, "complex64"), (15, "complex128"), (17, "data type 17"), (22, "data type 22")],
 )
 def test_a_type_without_parameters_is_refused(number: int, name: str) -> None:
     with pytest.raises(CheckpointError, match=f"tensor 'w' is {name}, which cannot be loaded"):

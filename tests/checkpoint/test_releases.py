@@ -1,4 +1,4 @@
-"""Artifacts and checkpoints of the releases 1.15 (folders) and 1.16 (format version 1)."""
+"""Artifacts and checkpoints of the releases 1.15 (folders) and 1.16 (version 1, as 1.17)."""
 
 from __future__ import annotations
 

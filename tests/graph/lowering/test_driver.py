@@ -48,6 +48,8 @@ def test_accumulating_adds_the_buffer() -> None:
 def test_an_accumulator_read_inside_is_refused() -> None:
     model = training_model()
     model.graph.nodes[-1] = node("InPlaceAccumulatorV2", "buffer dx reset", "done sum")
+    assert list(lower(model).gradients) == ["buffer"]  # nobody reads it
+    model.graph.nodes.append(ir.make_node("Neg", ["sum"], ["minus"]))
     with pytest.raises(UnsupportedOp, match="sum is read inside"):
         lower(model)
 
