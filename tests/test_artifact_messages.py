@@ -410,6 +410,7 @@ def test_statistics_are_frozen_and_it_is_said(tmp_path: Path) -> None:
         ({"additional_output_names": "y"}, TypeError),
         ({"requires_grad": "w1"}, TypeError),
         ({"frozen_params": "w1"}, TypeError),
+        ({"requires_grad": ["w1", 3]}, TypeError),
         ({"loss_input_names": "y"}, TypeError),
         ({"ort_format": True}, ValueError),
         ({"custom_op_library": "no/such.so"}, FileNotFoundError),
@@ -418,6 +419,19 @@ def test_statistics_are_frozen_and_it_is_said(tmp_path: Path) -> None:
 def test_wrong_arguments(options: dict[str, Any], kind: type[Exception], tmp_path: Path) -> None:
     with pytest.raises(kind):
         generate_artifacts(mlp(), artifact_directory=tmp_path, **options)
+
+
+def test_names_from_a_generator(tmp_path: Path) -> None:
+    """They are read once, whatever the model comes from."""
+    onnx.save(mlp(), tmp_path / "model.onnx")
+    generate_artifacts(
+        tmp_path / "model.onnx",
+        requires_grad=(name for name in ("w1", "b1")),  # type: ignore[arg-type]
+        loss=LossType.MSELoss,
+        artifact_directory=tmp_path,
+    )
+    with open_checkpoint(tmp_path / "checkpoint") as state:
+        assert [tensor.name for tensor in state.trainable] == ["w1", "b1"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x00\x00\x00ODTC", b"\xff" * 40, b"\x08\x08"])

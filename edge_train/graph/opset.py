@@ -171,7 +171,7 @@ class Scope:
             return rule(self, node)
         except Unraisable as reason:
             self.problems.append(f"{node.describe()}: {reason}")
-        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             self.problems.append(f"{node.describe()}: an attribute has a wrong type ({error})")
         return [node]
 

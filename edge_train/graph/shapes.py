@@ -27,6 +27,9 @@ from edge_train.graph.shape_rules import RULES
 Dims: TypeAlias = "tuple[ir.Dim, ...]"
 
 _MAX_FACTORS = 8  # float vectors up to this size may be factors of Resize
+#: what a rule may raise on a node that lacks an input or attribute, or has one of another kind
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
 _MAX_CONTENTS = 64  # integer tensors up to this size may be shapes, axes, pads
 
 
@@ -138,7 +141,7 @@ class Shapes:
             return
         try:
             facts = rule(self, node)
-        except (LookupError, TypeError, ValueError, ArithmeticError, ArtifactError):
+        except (*_MALFORMED, ArtifactError):
             return  # a malformed node tells nothing here; onnxruntime reports it
         for name, fact in zip(node.outputs, facts, strict=False):
             self.learn(name, *fact)

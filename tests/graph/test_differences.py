@@ -56,6 +56,38 @@ def test_slopes(op_type: str, slope: np.ndarray, backend: str) -> None:
     assert evaluator.backend == backend
 
 
+@pytest.mark.parametrize(
+    ("nodes", "rank"),
+    [
+        ([ir.make_node("GlobalMaxPool", ["x"], ["y"], "GlobalMaxPool")], 3),
+        (
+            [
+                ir.make_node(
+                    *("Resize", ["x", "", "scales"], ["y"], "Resize"),
+                    mode="nearest",
+                    nearest_mode="floor",
+                )
+            ],
+            4,
+        ),
+    ],
+    ids=["GlobalMaxPool over one axis", "Resize to nearest, floor"],
+)
+def test_a_reference_that_differs_from_the_runtime_is_not_used(
+    nodes: list[ir.Node], rank: int
+) -> None:
+    """onnx.reference pools the channels too, and rounds where it should go down."""
+    scales = ir.Tensor.of("scales", np.array([1, 1, 0.6, 0.5], np.float32))
+    x = np.random.default_rng(0).standard_normal((2, 2, 5, 4)[:rank]).astype(np.float32)
+    case = model(nodes, scales, rank=rank)
+    evaluator = Evaluator(case)
+    y = evaluator({"x": x})["y"]
+    assert evaluator.backend == "onnxruntime in float32"
+    way = np.ones_like(x)
+    # both ops choose among values: shifting them all by one shifts every output by one
+    assert evaluator.slope("y", {"x": x}, "x", way, 1e-2) == pytest.approx(y.size, rel=1e-4)
+
+
 def test_other_domains_run_in_float32() -> None:
     """Nothing computes a custom or contrib op that is not lowered in double."""
     node = ir.make_node("NhwcMaxPool", ["x"], ["y"], "pool", ir.MICROSOFT, kernel_shape=[1, 1])

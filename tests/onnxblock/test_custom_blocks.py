@@ -205,6 +205,23 @@ def test_artifacts_by_hand(tmp_path: Path) -> None:
     assert module(np.ones((2, 4), np.float32), np.array([0, 2])) < first
 
 
+def test_training_from_nothing() -> None:
+    """An empty base is at an opset that can be differentiated, however new the package onnx is."""
+
+    class Regression(onnxblock.TrainingBlock):
+        def build(self, x: str) -> str:
+            return str(onnxblock.loss.MSELoss()(onnxblock.blocks.Linear(4, 3)(x)))
+
+    block = Regression()
+    with onnxblock.empty_base() as handle:
+        value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 4])
+        handle.model.graph.input.append(value)
+        block.requires_grad("*")
+        block("x")
+    trained, _ = block.parameters()
+    assert [tuple(tensor.dims) for tensor in trained] == [(4, 3), (3,)]
+
+
 def test_before_the_block_is_called() -> None:
     block = MLPTraining()
     for ask in (block.parameters, block.to_model_proto, onnxblock.optim.SGD().to_model_proto):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 from support.generated import generate
 from support.offsets import offset_model
 from support.training import module_of
@@ -121,6 +121,21 @@ def test_binary_cross_entropy_of_any_logit_is_finite(tmp_path: Path) -> None:
     soft = np.logaddexp(0, x.astype(np.float64))
     assert value == pytest.approx(np.sum(target * (soft - x) + (1 - target) * soft), rel=1e-6)
     np.testing.assert_allclose(gradient, 0.5 * (1 + np.tanh(x / 2)) - target, atol=1e-6)
+
+
+def test_binary_cross_entropy_in_double(tmp_path: Path) -> None:
+    """onnxruntime has no Softplus in double."""
+    values = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["N", 2]) for name in "xy"]
+    weight = numpy_helper.from_array(np.array([[0.5, -1], [0.0, 2]]), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [weight])
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    module = module_of(generate(model, tmp_path, loss=onnxblock.loss.BCEWithLogitsLoss()))
+    x, target = np.array([[1.0, -2], [0, 0]]), np.array([[0.0, 1], [1, 0]])
+    y = x @ np.array([[0.5, -1], [0.0, 2]])
+    assert module(x, target) == pytest.approx(np.mean(np.logaddexp(0, y) - target * y), rel=1e-6)
+    slopes = x.T @ ((0.5 * (1 + np.tanh(y / 2)) - target) / 4)
+    np.testing.assert_allclose(module.state.parameters["w"].grad, slopes, atol=1e-6)
 
 
 @pytest.mark.parametrize("reduction", ["average", "", None])
