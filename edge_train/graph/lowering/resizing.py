@@ -73,11 +73,10 @@ class _Scales:
 
     def is_one(self, place: int) -> bool:
         """Whether an axis passes through unchanged."""
-        if self._node.attr("coordinate_transformation_mode") == "tf_crop_and_resize":
-            return self.axes[place] < 2 and self._batch_like(place)
-        if self._values is not None:
-            return bool(self._values[place] == 1)
-        return not self._given and self._batch_like(place)
+        crops = self._node.attr("coordinate_transformation_mode") == "tf_crop_and_resize"
+        if self._values is not None or not self._given or (crops and self.axes[place] < 2):
+            return self._batch_like(place)
+        return False
 
     def _batch_like(self, place: int) -> bool:
         if self._values is not None:
@@ -193,6 +192,12 @@ def _coordinates(b: Builder, axis: _Axis) -> str:
     """Where each output element lies in the input: (out, 1)."""
     at = b.reshape(_numbers(b, _zero(b), axis.resized), -1, 1)
     kind = axis.node.attr("coordinate_transformation_mode", "half_pixel")
+    place = _transformed(b, axis, at, kind)
+    # onnxruntime leaves an axis of scale 1 as it is, whatever the region of interest says
+    return b.where(b.equal(axis.scale, 1.0), at, place) if kind.startswith("tf_") else place
+
+
+def _transformed(b: Builder, axis: _Axis, at: str, kind: str) -> str:
     scale, size, resized = axis.scale, axis.size, axis.resized
     spans = b.op("Max", b.sub(resized, 1.0), b.scalar(1, resized))
     if kind == "asymmetric":

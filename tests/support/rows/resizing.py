@@ -60,7 +60,7 @@ def axis_weights(before: int, after: int, scale: F32, roi: Sequence[float], **at
     """(after, before): what each output element takes from each input element."""
     kind = attrs.get("coordinate_transformation_mode", "half_pixel")
     mode, weights = attrs.get("mode", "nearest"), np.zeros((after, before))
-    if scale == 1 and kind != "tf_crop_and_resize":
+    if scale == 1:
         return np.eye(before)
     width = max(1.0, 1 / float(scale)) if attrs.get("antialias") else 1.0
     a = float(F32(attrs.get("cubic_coeff_a", -0.75))) if mode == "cubic" else None
@@ -180,6 +180,10 @@ _SPECS: dict[str, dict[str, Any]] = {
     "crop, fed": {**_CROP, "mode": "linear", "fed": True},
     "crop, one row": {**_CROP, "mode": "linear", "sizes": (2, 3, 1, 4)},
     "crop, cubic": {**_CROP, "mode": "cubic"},
+    "crop, one axis of scale 1": {**_CROP, "mode": "linear", "sizes": (2, 3, 6, 5)},
+    "crop, one axis of scale 1, fed": {
+        **_CROP, "mode": "cubic", "sizes": None, "scales": (1, 1, 1.5, 1), "fed": True,
+    },
 }  # fmt: skip
 for _mode in _MODES[1:]:
     for _how in ("linear", "cubic", "nearest"):
