@@ -48,7 +48,8 @@ class ParameterCheck:
     """One parameter: slopes along some directions by the gradient and by differences.
 
     ``error`` is their distance over the norm of the slopes, at least over a thousandth of the
-    largest gradient's; the first direction is that of the gradient itself.
+    largest gradient's and over what float32 can tell from 0 beside the loss; the first direction
+    is that of the gradient itself.
     """
 
     name: str
@@ -191,7 +192,8 @@ class _Case:
         units = [way / (np.linalg.norm(way) or 1.0) for way in along]
         expected = np.array([float((gradient * unit).sum()) for unit in units])
         size = max(1.0, float(np.linalg.norm(self._feeds[name])))
-        noise = floor * float(np.sqrt(gradient.size))
+        # nor does float32 tell a slope from 0 that is so much smaller than the loss
+        noise = max(floor * float(np.sqrt(gradient.size)), 1e-4 * abs(self._value) / size)
         best: tuple[float, Array] = (float("nan"), expected * float("nan"))
         for relative in _STEPS[self._evaluator.exact]:
             step = relative * size

@@ -59,6 +59,18 @@ def test_right_gradients(weights: dict[str, np.ndarray]) -> None:
     assert "right" in str(report)
 
 
+def test_a_slope_of_zero_is_right(weights: dict[str, np.ndarray]) -> None:
+    """A bias before a normalisation changes nothing: what float32 leaves of it is no error."""
+    normalized = model(
+        helper.make_node("Gemm", ["x", "w", "b"], ["h"]),
+        helper.make_node("BatchNormalization", ["h", *"smtu"], ["y", "", ""], training_mode=1),
+        **{name: weights[name] for name in "wb"},
+        **dict.fromkeys("smtu", np.ones(5, np.float32)),
+    )
+    (check,) = check_gradients(normalized, parameters=["b"]).parameters
+    assert max(map(abs, check.by_gradient)) < 1e-6
+
+
 def test_a_wrong_gradient_is_named(
     weights: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
