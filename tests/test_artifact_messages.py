@@ -421,6 +421,12 @@ def test_wrong_arguments(options: dict[str, Any], kind: type[Exception], tmp_pat
         generate_artifacts(mlp(), artifact_directory=tmp_path, **options)
 
 
+@pytest.mark.parametrize("norm", [0.0, -1.0, float("nan")])
+def test_a_norm_to_clip_to(norm: float) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        onnxblock.optim.ClipGradNorm(norm)
+
+
 def test_names_from_a_generator(tmp_path: Path) -> None:
     """They are read once, whatever the model comes from."""
     onnx.save(mlp(), tmp_path / "model.onnx")

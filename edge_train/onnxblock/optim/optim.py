@@ -16,11 +16,13 @@ Parameters = tuple[Sequence[TensorProto], Sequence[TensorProto]]
 
 
 class ClipGradNorm(blocks.Block):
-    """Scales all gradients so that their common L2 norm is at most ``max_norm``."""
+    """Scales all gradients so that their common L2 norm is at most ``max_norm``, above 0."""
 
     def __init__(self, max_norm: float) -> None:
         super().__init__()
         self._max_norm = float(max_norm)
+        if not self._max_norm > 0:  # a negative one turns every step around
+            raise ValueError(f"ClipGradNorm: max_norm is above 0, got {max_norm}")
 
     def build(self, gradients_name: str) -> str:
         clipped = self._add_node(
