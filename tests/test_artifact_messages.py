@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.child import run_python
 from support.generated import generate, mlp
-from support.training import session_of
+from support.training import module_of, session_of
 from support.zoo import ZOO
 
 from edge_train import onnxblock
@@ -419,6 +419,44 @@ def test_statistics_are_frozen_and_it_is_said(tmp_path: Path) -> None:
 def test_wrong_arguments(options: dict[str, Any], kind: type[Exception], tmp_path: Path) -> None:
     with pytest.raises(kind):
         generate_artifacts(mlp(), artifact_directory=tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "h"),
+    [("x", "w", "a_grad"), ("x", "a_grad", "h"), ("lazy_reset_grad", "w", "h")],
+)
+def test_tensors_named_like_gradients(x: str, w: str, h: str, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", [x, w], ["a"]),
+        helper.make_node("Relu", ["a"], [h]),
+        helper.make_node("Neg", [h], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 2]) for name in (x, "y")]
+    weight = numpy_helper.from_array(np.ones((2, 2), np.float32), w)
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    with pytest.raises(ArtifactError, match=r"named \['(a|lazy_reset)_grad'\].*rename"):
+        generate(model, tmp_path, loss="MSELoss")
+
+
+def test_a_parameter_in_double_that_the_loss_does_not_reach(tmp_path: Path) -> None:
+    """It is frozen and keeps its type, in the graphs as in the checkpoint."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Floor", ["a"], ["f"]),
+        helper.make_node("Add", ["f", "c"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["N", 2]) for name in "xy"]
+    weights = [
+        numpy_helper.from_array(np.ones((2, 2)), "w"),
+        numpy_helper.from_array(np.full(2, 0.5), "c"),
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    imports = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    module = module_of(generate(model, tmp_path, loss="MSELoss"))
+    assert module.state.parameters["w"].data.dtype == np.float64
+    assert float(module(np.ones((1, 2)), np.zeros((1, 2)))) == pytest.approx(2.5**2)
 
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, float("nan")])

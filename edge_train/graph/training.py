@@ -8,6 +8,7 @@ either runtime trains it.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -62,8 +63,13 @@ def _built(
     chosen = select(graph, choice)
     found = [*problems, *chosen.problems, *_broken_links(graph, outputs)]
     if not found or chosen.trainable:
-        forward = with_float32_parameters(forward, chosen.trainable)
+        plain, forward = forward, with_float32_parameters(forward, chosen.trainable)
         prepared, shapes, missing = _surveyed(forward, outputs, chosen)
+        if forward is not plain and not missing.problems:
+            # what the loss does not reach is frozen, and keeps its own type
+            chosen = missing.chosen
+            forward = with_float32_parameters(plain, chosen.trainable)
+            prepared, shapes, missing = _surveyed(forward, outputs, chosen)
         if not problems:  # without a loss these would be about the model's own output
             found += missing.problems
         if missing.unsupported and not found:
@@ -183,11 +189,24 @@ def _training(
             f"the loss '{outputs[0]}' does not depend on the parameters {lost}; leave them out of "
             "requires_grad"
         )
+    _check_names(graph)
     graph = replace(graph, value_info=_value_info(graph, shapes))
     whole = _with_parameter_inputs(
         replace(prepared, graph=graph), [*outputs, *gradients.values()], trainable, frozen
     )
     return _accumulated(whole, outputs, gradients)
+
+
+def _check_names(graph: ir.Graph) -> None:
+    """ArtifactError where the model has a tensor with the name of a gradient."""
+    names = [*{value.name for value in graph.inputs} | set(graph.initializers), RESET]
+    names += [name for node in graph.nodes for name in node.outputs if name]
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise ArtifactError(
+            f"the model has tensors named {twice}, as gradients are (<tensor>_grad and "
+            f"'{RESET}'): rename them"
+        )
 
 
 def _value_info(graph: ir.Graph, shapes: Shapes) -> dict[str, ir.Value]:
