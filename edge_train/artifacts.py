@@ -93,7 +93,7 @@ def generate_artifacts(
             )
         folder = Path(os.fsdecode(artifact_directory or os.getcwd()))
         update = None if optimizer is None else _optimizer_model(optimizer, built, opset)
-        write_files(folder, prefix, built, update, source, nominal_checkpoint)
+        write_files(folder, prefix or "", built, update, source, nominal_checkpoint)
 
 
 def _check_arguments(loss: Any, optimizer: Any, ort_format: bool) -> None:

@@ -459,6 +459,18 @@ def test_a_parameter_in_double_that_the_loss_does_not_reach(tmp_path: Path) -> N
     assert float(module(np.ones((1, 2)), np.zeros((1, 2)))) == pytest.approx(2.5**2)
 
 
+@pytest.mark.parametrize("asked", [None, ["scale*"]])
+def test_single_numbers_are_trained_by_name(asked: list[str] | None, tmp_path: Path) -> None:
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 2]) for name in "xy"]
+    scale = numpy_helper.from_array(np.ones(1, np.float32), "scale.alpha")
+    nodes = [helper.make_node("Mul", ["x", "scale.alpha"], ["y"])]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [scale])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    with pytest.raises(ArtifactError, match=r"full name only: \['scale.alpha'\]"):
+        generate(model, tmp_path, loss="MSELoss", requires_grad=asked)
+    generate(model, tmp_path, loss="MSELoss", requires_grad=["scale.alpha"])
+
+
 @pytest.mark.parametrize("norm", [0.0, -1.0, float("nan")])
 def test_a_norm_to_clip_to(norm: float) -> None:
     with pytest.raises(ValueError, match="above 0"):

@@ -201,10 +201,26 @@ class _Selector:
         shown = ", ".join(f"'{t.name}' {list(t.dims)}" for t in tensors[:_SHOWN])
         more = f" and {len(tensors) - _SHOWN} more" if len(tensors) > _SHOWN else ""
         if not shown:
-            return "the model has no float weights among its initializers"
+            return f"the model has no float weights among its initializers{self._numbers()}"
         return (
-            f"its float parameters (an export may have folded and renamed some) are: {shown}{more}"
+            "its float parameters (an export may have folded and renamed some) are: "
+            f"{shown}{more}{self._numbers()}"
         )
+
+    def _numbers(self) -> str:
+        """Says that single numbers are there too: a learned scale looks like a constant."""
+        read = {name for node in self._graph.nodes for name in outer_reads(node)}
+        known, own = {*self._weights, *self._statistics}, self._choice.weights
+        numbers = [
+            name
+            for name, tensor in self._graph.initializers.items()
+            if tensor.data_type in FLOATS and all(dim == 1 for dim in tensor.dims)
+            if name in read - known and (own is None or name in own)
+        ]
+        if not numbers:
+            return ""
+        more = " and more" if len(numbers) > _SHOWN else ""
+        return f"; single numbers are trained by their full name only: {numbers[:_SHOWN]}{more}"
 
     def _nothing(self, train: Sequence[str] | None) -> str:
         if train is not None and not train:
@@ -219,5 +235,8 @@ class _Selector:
             where = (
                 "; those inside the bodies of If, Loop and Scan cannot be trained" if inner else ""
             )
-            return f"nothing to train: the model has no float weights among its initializers{where}"
+            return (
+                "nothing to train: the model has no float weights among its initializers"
+                f"{where}{self._numbers()}"
+            )
         return f"nothing to train: every parameter asked for is frozen. {self._there()}"
