@@ -19,13 +19,18 @@ Shape = tuple[int | str, ...]
 
 
 def _model(
-    nodes: list[Any], weights: dict[str, np.ndarray], x: Shape, y: Shape, opset: int = 17
+    nodes: list[Any],
+    weights: dict[str, np.ndarray],
+    x: Shape,
+    y: Shape,
+    opset: int = 17,
+    kind: int = TensorProto.FLOAT,
 ) -> bytes:
     graph = helper.make_graph(
         nodes,
         "case",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, y)],
+        [helper.make_tensor_value_info("x", kind, x)],
+        [helper.make_tensor_value_info("y", kind, y)],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
@@ -220,3 +225,20 @@ def test_u018_fused_nodes_on_the_path_say_export_again(
         artifacts.generate_artifacts(
             model, ["w"], loss=artifacts.LossType.MSELoss, artifact_directory=tmp_path
         )
+
+
+@pytest.mark.parametrize(
+    "op", ["LeakyRelu", "Elu", "Selu", "Softplus", "Mish", "HardSwish", "Atan", "Tan", "Cosh"]
+)
+def test_a_model_in_double_with_ops_that_onnxruntime_has_for_float32_only(
+    op: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "fc"),
+        helper.make_node(op, ["a"], ["y"], "act"),
+    ]
+    weights = {"w": _normal(rng, 4, 3).astype(np.float64)}
+    model = _model(nodes, weights, ("n", 4), ("n", 3), opset=18, kind=TensorProto.DOUBLE)
+    x, target = (_normal(rng, 6, width).astype(np.float64) for width in (4, 3))
+    losses = _losses(model, tmp_path, x, target)
+    assert losses[-1] < losses[0], losses

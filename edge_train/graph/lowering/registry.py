@@ -32,6 +32,9 @@ _CAST_AWAY: dict[tuple[str, str], frozenset[int]] = dict.fromkeys(
             *("GRU", "LSTM", "RNN"),
             *("GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxUnpool", "Resize"),
             *("InstanceNormalization", "LRN", "MeanVarianceNormalization"),
+            *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sinh", "Tan"),
+            *("Celu", "Elu", "HardSigmoid", "HardSwish", "Hardmax", "LeakyRelu", "Mean", "Mish"),
+            *("PRelu", "Selu", "Softplus", "Softsign", "ThresholdedRelu"),
         )
     ],
     frozenset({dtypes.DOUBLE}),
