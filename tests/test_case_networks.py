@@ -242,3 +242,18 @@ def test_a_model_in_double_with_ops_that_onnxruntime_has_for_float32_only(
     x, target = (_normal(rng, 6, width).astype(np.float64) for width in (4, 3))
     losses = _losses(model, tmp_path, x, target)
     assert losses[-1] < losses[0], losses
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_a_split_of_which_one_part_is_read(
+    wanted: int, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Stock onnxruntime ends the process where the parts before it are left out."""
+    parts = ["y" if index == wanted else "" for index in range(3)]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "fc"),
+        helper.make_node("Split", ["a", "sizes"], parts, "split", axis=1),
+    ]
+    weights = {"w": _normal(rng, 4, 6), "sizes": np.array([2, 2, 2], np.int64)}
+    model = _model(nodes, weights, ("n", 4), ("n", 2))
+    _check(model, _normal(rng, 5, 4), _normal(rng, 5, 2), tmp_path)

@@ -18,7 +18,7 @@ def repair(b: Builder) -> None:
             # onnxruntime 1.20 leaves the bias out
             x, skip, gamma, bias = node.inputs
             node = replace(node, inputs=(b.op("Add", x, bias), skip, gamma))
-        b.nodes.append(_without_omitted_end(node))
+        b.nodes.append(_with_every_part(_without_omitted_end(node)))
 
 
 def _without_omitted_end(node: ir.Node) -> ir.Node:
@@ -28,6 +28,17 @@ def _without_omitted_end(node: ir.Node) -> ir.Node:
     while count and not node.inputs[count - 1]:
         count -= 1
     return node if count == len(node.inputs) else replace(node, inputs=node.inputs[:count])
+
+
+def _with_every_part(node: ir.Node) -> ir.Node:
+    """onnxruntime (1.32 too) crashes at a Split that leaves out an output before its last."""
+    if node.op_type != "Split" or node.domain not in ir.ONNX_DOMAINS or all(node.outputs):
+        return node
+    first = next(filter(None, node.outputs), node.name)
+    return replace(
+        node,
+        outputs=tuple(name or f"{first}/omitted_{at}" for at, name in enumerate(node.outputs)),
+    )
 
 
 def _miscounts_padding(node: ir.Node) -> bool:
