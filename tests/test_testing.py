@@ -201,3 +201,20 @@ def test_half_precision_models(weights: dict[str, np.ndarray]) -> None:
     net.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
     net.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
     assert not check_gradients(net).wrong
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+def test_a_form_without_gradient_is_refused_by_name(op: str, rng: np.random.Generator) -> None:
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
+    weights = {"w": rng.random((1, gates * 2, 3)), "r": rng.random((1, gates * 2, 2))}
+    node = helper.make_node(op, ["x", "w", "r"], ["y"], "rnn", hidden_size=2, layout=1)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 4, 3))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 4, 1, 2))],
+        [numpy_helper.from_array(v.astype(np.float32), name) for name, v in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(UnsupportedOp, match=r"'rnn'.*layout"):
+        check_gradients(model.SerializeToString())

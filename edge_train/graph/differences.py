@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from edge_train import dtypes
 from edge_train.graph import ir, onnx_codec
+from edge_train.graph.formula import Refuse
 from edge_train.graph.gradients.recurrent import training_form
 from edge_train.graph.lowering import lower
 from edge_train.graph.precision import with_floats
@@ -107,11 +108,17 @@ def _near(values: Array, expected: Array) -> bool:
 
 def _with_training_forms(model: ir.Model) -> ir.Model:
     """LSTM and GRU in the forms that are lowered to basic ops: those run in double."""
-    nodes = [
-        training_form(node) if node.op_type in ("LSTM", "GRU") else node
-        for node in name_nodes(model).graph.nodes
-    ]
+    nodes = [_training_form(node) for node in name_nodes(model).graph.nodes]
     return replace(model, graph=replace(model.graph, nodes=nodes))
+
+
+def _training_form(node: ir.Node) -> ir.Node:
+    if node.op_type not in ("LSTM", "GRU"):
+        return node
+    try:
+        return training_form(node)
+    except Refuse:  # its gradient is refused in words; the stock op has the values
+        return node
 
 
 def _candidates(
