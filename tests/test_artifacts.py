@@ -11,6 +11,7 @@ from support.generated import generate_known, mlp
 from support.training import GRADIENT, LOSS, golden_step, session_of, set_parameters
 from support.zoo import DETERMINISTIC, STOCHASTIC, ZOO, Case
 
+import edge_train
 from edge_train.artifacts import LossType, OptimType, generate_artifacts
 from edge_train.checkpoint.files import open_checkpoint
 from edge_train.graph import ir, onnx_codec
@@ -64,16 +65,21 @@ def test_training_follows_the_whole_golden_run(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_model_with_dropout_learns(tmp_path: Path) -> None:
+    """Ten runs, seeded: each learns, and the reference's end lies within their spread."""
     case = made(ZOO[STOCHASTIC[0]], tmp_path)
-    module, optimizer = session_of(case)
-    optimizer.set_learning_rate(case.learning_rate)
-    losses = []
-    for _ in range(case.steps):
-        module.lazy_reset_grad()
-        losses.append(float(module(**case.feed)))
-        optimizer.step()
-    assert losses[-1] < 0.7 * losses[0]
-    assert losses[-1] == pytest.approx(case.losses[-1], rel=0.25)
+    ends = []
+    for run in range(10):
+        edge_train.set_seed(1_234_567_891 + 7919 * run)
+        module, optimizer = session_of(case)
+        optimizer.set_learning_rate(case.learning_rate)
+        losses = []
+        for _ in range(case.steps):
+            module.lazy_reset_grad()
+            losses.append(float(module(**case.feed)))
+            optimizer.step()
+        assert losses[-1] < 0.7 * losses[0]
+        ends.append(losses[-1])
+    assert abs(float(case.losses[-1]) - np.mean(ends)) < 4 * np.std(ends)
 
 
 def test_other_weights_would_be_noticed(tmp_path: Path) -> None:

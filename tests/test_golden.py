@@ -66,7 +66,7 @@ def test_dropout_matches_in_distribution() -> None:
     case = ZOO["transformer_decomposedLN_erf_dropout"]
     module = module_of(case)
     set_parameters(module, case.params(0))
-    edge_train.set_seed(11)
+    edge_train.set_seed(123_456_789)  # small seeds drop the first values nearly always
     losses = []
     for _ in range(200):
         module.lazy_reset_grad()

@@ -18,6 +18,7 @@ from support.training import (
 )
 from support.zoo import DETERMINISTIC, SEIZURE, ZOO, Artifacts
 
+import edge_train
 from edge_train.api import CheckpointState, Module
 
 ULP = float(np.finfo(np.float32).eps)
@@ -86,6 +87,34 @@ def test_each_step_from_equal_weights(reference: Reference, artifacts: Artifacts
     set_parameters(module, theirs.parameters())
     wanted = float(theirs.eval_step(feed)[0])
     assert abs(float(module.eval()(**feed)) - wanted) <= LOSS * abs(wanted)
+    theirs.drop()
+
+
+@pytest.mark.parametrize("seed", [5, 123_456_789])
+def test_dropout_draws_what_the_reference_draws(reference: Reference, seed: int) -> None:
+    """U077, with Dropout's random numbers: from one seed the same run, step by step."""
+    case = ZOO["transformer_decomposedLN_erf_dropout"]
+    theirs = reference.load(case)
+    module, optimizer = session_of(case)
+    theirs.set_learning_rate(case.learning_rate)
+    optimizer.set_learning_rate(case.learning_rate)
+    edge_train.set_seed(seed)
+    reference.set_seed(seed)
+    losses = []
+    for step in range(STEPS):
+        set_parameters(module, theirs.parameters())
+        wanted = float(theirs.train_step(case.feed)[0])
+        module.lazy_reset_grad()
+        losses.append(float(module(**case.feed)))
+        assert abs(losses[-1] - wanted) <= LOSS * abs(wanted), step
+        assert max(gradient_errors(module, theirs.gradients()).values()) <= GRADIENT, step
+        theirs.optimizer_step()
+        theirs.lazy_reset_grad()
+        optimizer.step()
+    edge_train.set_seed(seed + 1)
+    module.lazy_reset_grad()
+    set_parameters(module, case.params(0))
+    assert abs(float(module(**case.feed)) - losses[0]) > LOSS
     theirs.drop()
 
 
