@@ -30,6 +30,8 @@ def test_every_way_to_load_gives_the_same_bits(
     if without_cffi:
         monkeypatch.setitem(sys.modules, "cffi", None)
     loaded = native.load(library, native._variant() if variant == "best" else variant)
+    # a library of ctypes has a handle, one of cffi has none
+    assert hasattr(loaded.loaded, "_handle") == without_cffi
     steps = native.steps_of(loaded, "native")
     arrays = [np.linspace(-2.0, 3.0, 1003, dtype=np.float32) for _ in range(4)]
     arrays[3] = np.abs(arrays[3])
