@@ -122,6 +122,7 @@ def check_gradients(
     feeds = _feeds(source, inputs or {}, rng)
     names = _names(source, parameters)
     if loss is None:
+        _gradient_graph(_projected(source), _LOSS, names)  # what has no rule is refused first
         source, loss = _projected(source, feeds, rng), _LOSS
     case = _Case(source, loss, names, feeds)
     report = case.report(directions, rng, tolerance)
@@ -142,7 +143,7 @@ class _Case:
         _check_smooth(source)
         self._loss, self._names = loss, names
         plain = _only_output(prepare(source), loss)
-        self._ready = prepare(_only_output(source, loss), {loss, *names})
+        self._training, self._table = _gradient_graph(source, loss, names)
         self._evaluator = Evaluator(_with_inputs(plain, names))
         self._feeds = {**feeds, **_values(source, names)}
         first, second = (float(self._evaluator(self._feeds)[loss].sum()) for _ in range(2))
@@ -172,18 +173,11 @@ class _Case:
         )
 
     def _gradients(self) -> dict[str, Array]:
-        shapes = Shapes.of(self._ready)
-        graph, table = differentiate(self._ready.graph, shapes, self._loss, self._names)
-        ends = [ir.Value(name, dtypes.FLOAT, None) for name in table.values()]
-        imports = [pair for pair in self._ready.opset_imports if pair[0] != ir.MICROSOFT]
-        model = replace(
-            self._ready,
-            graph=replace(graph, outputs=ends),
-            opset_imports=[*imports, (ir.MICROSOFT, 1)],
+        session = make_session(
+            lower(_with_inputs(self._training, self._names)).model, "training graph"
         )
-        session = make_session(lower(_with_inputs(model, self._names)).model, "training graph")
         fed = {value.name: self._feeds[value.name] for value in session.get_inputs()}
-        return dict(zip(table, session.run(list(table.values()), fed), strict=True))
+        return dict(zip(self._table, session.run(list(self._table.values()), fed), strict=True))
 
     def _check(
         self, name: str, gradient: Array, count: int, floor: float, rng: np.random.Generator
@@ -208,6 +202,21 @@ class _Case:
 
     def _slope(self, name: str, unit: Array, step: float) -> float:
         return self._evaluator.slope(self._loss, self._feeds, name, unit, step)
+
+
+def _gradient_graph(
+    source: ir.Model, loss: str, names: Sequence[str]
+) -> tuple[ir.Model, dict[str, str]]:
+    """The training graph whose outputs are the gradients, and parameter -> gradient name.
+
+    Errors: UnsupportedOp for nodes without gradient, ArtifactError for a loss not of one number.
+    """
+    ready = prepare(_only_output(source, loss), {loss, *names})
+    graph, table = differentiate(ready.graph, Shapes.of(ready), loss, names)
+    ends = [ir.Value(name, dtypes.FLOAT, None) for name in table.values()]
+    imports = [pair for pair in ready.opset_imports if pair[0] != ir.MICROSOFT]
+    graph = replace(graph, outputs=ends)
+    return replace(ready, graph=graph, opset_imports=[*imports, (ir.MICROSOFT, 1)]), table
 
 
 def _root_mean_square(gradient: Array) -> float:
@@ -308,16 +317,21 @@ def _fed(value: ir.Value, given: Array | None, rng: np.random.Generator) -> Arra
     return np.zeros(shape, dtypes.NUMPY[value.elem_type])
 
 
-def _projected(model: ir.Model, feeds: Arrays, rng: np.random.Generator) -> ir.Model:
-    """The model with one more output: the mean of r * y over the float outputs y."""
+def _projected(
+    model: ir.Model, feeds: Arrays | None = None, rng: np.random.Generator | None = None
+) -> ir.Model:
+    """The model with one more output: the mean of r * y over the float outputs y.
+
+    Without ``rng`` r is 1, and the model is not run to learn the shapes of its outputs.
+    """
     shapes = Shapes.of(model)
     ends = [v.name for v in model.graph.outputs if shapes.elem_type(v.name) in (None, *FLOATS)]
-    results = Evaluator(model)(feeds)
+    results = Evaluator(model)(feeds or {}) if rng else {}
     nodes, parts, constants = list(model.graph.nodes), [], dict(model.graph.initializers)
     for name in ends:
         r, product, part = (f"{_LOSS}/{name}/{what}" for what in ("r", "product", "mean"))
-        random = rng.standard_normal(results[name].shape).astype(np.float32)
-        constants[r] = ir.Tensor.of(r, random)
+        random = rng.standard_normal(results[name].shape) if rng else np.ones(1)
+        constants[r] = ir.Tensor.of(r, random.astype(np.float32))
         nodes.append(ir.make_node("Mul", [name, r], [product], product))
         nodes.append(ir.make_node("ReduceMean", [product], [part], part, keepdims=0))
         parts.append(part)
