@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge_train import __version__
-from edge_train.commands import artifacts
+from edge_train.commands import artifacts, convert
 from edge_train.errors import EdgeTrainError
 
 
@@ -36,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     nominal.add_argument("nominal", type=Path, help="the nominal checkpoint to write")
     nominal.set_defaults(run=_to_nominal)
     artifacts.add_parser(commands)
+    convert.add_parser(commands)
     return parser
 
 

@@ -64,7 +64,7 @@ def write(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
     """
     target = os.fspath(path)
     try:
-        if checkpoint.has_external_data or _inline_bytes(checkpoint) >= INLINE_LIMIT:
+        if checkpoint.has_external_data or inline_bytes(checkpoint) >= INLINE_LIMIT:
             _write_two_files(checkpoint, target)
         else:
             _write_blocks(layout(checkpoint), target)
@@ -86,7 +86,7 @@ def _write_two_files(checkpoint: Checkpoint, path: str) -> None:
     trainable, end = _placed(checkpoint.trainable, 0)
     frozen, end = _placed(checkpoint.frozen, end)
     moved = replace(checkpoint, trainable=trainable, frozen=frozen, has_external_data=True)
-    if _inline_bytes(moved) >= INLINE_LIMIT:
+    if inline_bytes(moved) >= INLINE_LIMIT:
         moved = replace(moved, groups=_placed_groups(moved.groups or (), end))
     identity = _write_data(moved, path)
     properties = {**checkpoint.properties, DATA_IDENTITY: identity}
@@ -123,7 +123,8 @@ def _placed_groups(groups: tuple[Group, ...], end: int) -> tuple[Group, ...]:
     return tuple(placed)
 
 
-def _inline_bytes(checkpoint: Checkpoint) -> int:
+def inline_bytes(checkpoint: Checkpoint) -> int:
+    """The bytes of tensors that would stand in the checkpoint file itself."""
     return sum(
         tensor.data.nbytes
         for _, tensor in checkpoint.tensors()
