@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar, overload
-
-import numpy as np
+from typing import Any, Protocol
 
 from edge_train import kernels, optimizer_state
 from edge_train.arena import Arena
 from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
 from edge_train.errors import ArtifactError, CheckpointError, NominalStateError
 from edge_train.graph.onnx_codec import Source
+from edge_train.kernels import pool
+from edge_train.optimizer_settings import (
+    LARGEST,
+    Setting,
+    check_betas,
+    check_flag,
+    check_max_norm,
+    check_momentum,
+    check_number,
+)
 from edge_train.optimizer_spec import read_spec
 from edge_train.optimizer_state import reset_group
+from edge_train.session import thread_count
+from edge_train.update_rules import rule_of
 
-__all__ = ["Optimizer", "reset_group"]
-
-T = TypeVar("T")
+__all__ = ["Optimizer", "check_number", "reset_group"]
 
 LEARNING_RATE = "edge_train.learning_rate"  # the private property that keeps the current rate
 
@@ -32,11 +39,10 @@ _DEFAULT_RATE = 0.001
 # A weight whose gradient stays 0 (a dead unit) lets its moments decay into subnormal numbers, where
 # they stick and every step on x86-64 takes twice as long. They are zeroed long before: within 64
 # steps m and v decay from these limits to no less than 1e-34, and neither moves a weight by any
-# float32 amount as long as eps is not tiny itself.
+# float32 amount as long as eps is not tiny itself. (Lion's sign of such an m is noise.)
 _FLUSH_EVERY = 64
 _FLUSH_BELOW = (2.0**-100, 2.0**-120)
 _FLUSH_EPS = 1e-12
-_LARGEST = float(np.finfo(np.float32).max)
 _log = logging.getLogger("edge_train")
 
 
@@ -49,70 +55,6 @@ class Trained(Protocol):
     def arena(self) -> Arena: ...
     @property
     def loss_is_finite(self) -> bool: ...
-
-
-def check_number(name: str, value: object) -> float:
-    """``value`` as a float >= 0 that float32 can hold; TypeError, ValueError otherwise."""
-    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
-        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
-    number = float(value)
-    if not 0 <= number <= _LARGEST:
-        raise ValueError(f"{name} must be a finite float32 number >= 0, got {number}")
-    return number
-
-
-def _check_betas(name: str, value: object) -> tuple[float, float]:
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise TypeError(f"{name} must be two numbers, got {value!r}")
-    first, second = (check_number(name, beta) for beta in value)
-    if not (first < 1 and second < 1):
-        raise ValueError(f"{name} must be two numbers in [0, 1), got {value!r}")
-    return first, second
-
-
-def _check_max_norm(name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    norm = check_number(name, value)
-    if norm == 0:
-        raise ValueError(f"{name} must be greater than 0, or None for no clipping; got 0")
-    return norm
-
-
-def _check_flag(name: str, value: object) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return bool(value)
-
-
-class _Setting(Generic[T]):
-    """An attribute that is validated when set, and exists only if the optimizer has it."""
-
-    def __init__(self, check: Callable[[str, object], T]) -> None:
-        self._check = check
-        self._name = ""
-
-    def __set_name__(self, owner: type[Any], name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type[Any]) -> _Setting[T]: ...
-    @overload
-    def __get__(self, instance: Optimizer, owner: type[Any]) -> T: ...
-    def __get__(self, instance: Optimizer | None, owner: type[Any]) -> _Setting[T] | T:
-        if instance is None:
-            return self
-        self._refuse_missing(instance)
-        value: T = instance._settings[self._name]
-        return value
-
-    def __set__(self, instance: Optimizer, value: T) -> None:
-        self._refuse_missing(instance)
-        instance._settings[self._name] = self._check(self._name, value)
-
-    def _refuse_missing(self, instance: Optimizer) -> None:
-        if self._name not in instance._settings:
-            raise AttributeError(f"the {instance._spec.op_type} has no {self._name}")
 
 
 class Optimizer:
@@ -131,9 +73,19 @@ class Optimizer:
     SGD: ``w = w - lr g``. Clipping, in place on the gradients (Pascanu et al. 2013):
     ``g = g min(1, max_grad_norm / (norm + 1e-6))``.
 
-    Settable, with the artifact's values at first: ``betas`` (two numbers in [0, 1)), ``eps``,
-    ``weight_decay`` (AdamW only), ``max_grad_norm`` (None: no clipping), ``skip_nonfinite``: a NaN
-    or infinite loss or gradient leaves weights, moments and step counter alone and is counted in
+    ``algorithm`` asks for another optimizer than the graph's: "adamw", "sgd" or "lion". SGD with
+    ``momentum`` mu and weight decay (Sutskever et al. 2013, in PyTorch's form)::
+
+        d = g + wd w;  m = mu m + d;  w = w - lr m, with ``nesterov`` w = w - lr (d + mu m)
+
+    Lion (Chen et al. 2023), whose rate is a third to a tenth of AdamW's::
+
+        c = b1 m + (1 - b1) g;  m = b2 m + (1 - b2) g;  w = w - lr wd w, then w = w - lr sign(c)
+
+    Settable, with the artifact's values at first: ``betas`` (two numbers in [0, 1)) and ``eps`` of
+    AdamW, ``betas`` of Lion (0.9, 0.99), ``momentum`` (0) and ``nesterov`` (False) of SGD,
+    ``weight_decay``, ``max_grad_norm`` (None: no clipping), ``skip_nonfinite``: a NaN or infinite
+    loss or gradient leaves weights, moments and step counter alone and is counted in
     ``skipped_steps``.
 
     Moments, step counter and learning rate come from the Module's state if a checkpoint brought
@@ -143,16 +95,25 @@ class Optimizer:
     optimizer state that does not fit.
     """
 
-    betas = _Setting(_check_betas)
-    eps = _Setting(check_number)
-    weight_decay = _Setting(check_number)
-    max_grad_norm = _Setting(_check_max_norm)
-    skip_nonfinite = _Setting(_check_flag)
+    betas = Setting(check_betas)
+    eps = Setting(check_number)
+    momentum = Setting(check_momentum)
+    nesterov = Setting(check_flag)
+    weight_decay = Setting(check_number)
+    max_grad_norm = Setting(check_max_norm)
+    skip_nonfinite = Setting(check_flag)
 
     def __init__(
-        self, optimizer_uri: Source, module: Trained, *, skip_nonfinite: bool = True
+        self,
+        optimizer_uri: Source,
+        module: Trained,
+        *,
+        algorithm: str | None = None,
+        skip_nonfinite: bool = True,
     ) -> None:
         self._spec = spec = read_spec(optimizer_uri)
+        self._rule = rule = rule_of(spec, algorithm)
+        self._label = rule.name
         if not hasattr(module, "state") or not hasattr(module, "loss_is_finite"):
             raise TypeError(f"module: expected a Module, got {type(module).__name__}")
         self._module = module
@@ -160,9 +121,8 @@ class Optimizer:
         self._settings: dict[str, Any] = {
             "max_grad_norm": spec.max_grad_norm,
             "skip_nonfinite": True,
+            **rule.defaults,
         }
-        if spec.is_adamw:
-            self._settings.update(betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay)
         self.skip_nonfinite = skip_nonfinite
         self._skipped = 0
         self._learning_rate = _stored_rate(module.state)
@@ -220,12 +180,11 @@ class Optimizer:
                 "the optimizer cannot step: the state is nominal (names without data); fill it "
                 "first with Module.copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
-        group, arena, settings = self._bind(), self._module.arena, self._settings
-        if settings["skip_nonfinite"] and not self._is_finite(arena):
+        group, arena = self._bind(), self._module.arena
+        factor = self._clip_factor(arena)
+        if factor is None:
             return False
-        if settings["max_grad_norm"] is not None:
-            self._steps.clip(arena.gradients, settings["max_grad_norm"])
-        self._update(arena, group.step + 1)
+        self._update(arena, group.step + 1, factor)
         group.step += 1
         return True
 
@@ -238,7 +197,7 @@ class Optimizer:
         group = self.group
         if group is not self._bound:
             self._check_count()
-            optimizer_state.bind_moments(group, self._module.arena, self._spec.moments)
+            optimizer_state.bind_moments(group, self._module.arena, self._rule.moments)
             self._bound = group
         return group
 
@@ -250,9 +209,25 @@ class Optimizer:
                 f"{trained} trainable parameters; pass the optimizer graph of this model"
             )
 
-    def _is_finite(self, arena: Arena) -> bool:
-        if self._module.loss_is_finite and self._steps.all_finite(arena.gradients):
-            return True
+    def _clip_factor(self, arena: Arena) -> float | None:
+        """What the gradients are to be scaled by; None: the step is skipped."""
+        gradients, parts = arena.gradients, pool.pieces(arena.size)
+        threads, skips = pool.shared(thread_count()), self._settings["skip_nonfinite"]
+        max_norm, factor = self._settings["max_grad_norm"], 1.0
+        finite = self._module.loss_is_finite
+        if max_norm is not None:
+            # the sum of squares in double tells of NaN and infinity too: one pass for both
+            squares = sum(threads.each(lambda at: self._steps.squares(gradients[at]), parts))
+            _, factor = kernels.clip_factor(squares, max_norm)
+            finite = finite and math.isfinite(squares)
+        elif skips and finite:
+            finite = all(threads.each(lambda at: self._steps.all_finite(gradients[at]), parts))
+        if skips and not finite:
+            self._skip(arena)
+            return None
+        return factor
+
+    def _skip(self, arena: Arena) -> None:
         self._skipped += 1
         if self._skipped == 1:
             names = ", ".join(optimizer_state.nonfinite_names(arena)) or "none"
@@ -261,27 +236,26 @@ class Optimizer:
                 "the weights are unchanged. Further ones are counted in skipped_steps only",
                 names,
             )
-        return False
 
-    def _update(self, arena: Arena, step: int) -> None:
-        if not self._spec.is_adamw:
-            self._steps.sgd(arena.weights, arena.gradients, self._learning_rate)
-            return
-        settings, spec = self._settings, self._spec
-        scalars = kernels.adamw_scalars(
-            self._learning_rate,
-            settings["betas"],
-            settings["eps"],
-            settings["weight_decay"],
-            step,
-            mode=spec.mode,
-            correct_bias=spec.correct_bias,
-        )
-        moments = arena.moment(0), arena.moment(1)
-        if step % _FLUSH_EVERY == 0 and settings["eps"] >= _FLUSH_EPS:
-            for moment, tiny in zip(moments, _FLUSH_BELOW, strict=True):
-                self._steps.flush(moment, tiny)
-        self._steps.adamw(arena.weights, arena.gradients, *moments, scalars)
+    def _update(self, arena: Arena, step: int, factor: float) -> None:
+        """Scales, flushes and updates part by part, while a part is in the cache."""
+        steps, settings = self._steps, self._settings
+        weights, gradients = arena.weights, arena.gradients
+        moments = [arena.moment(index) for index in range(self._rule.moments)]
+        update = self._rule.prepare(steps, settings, self._learning_rate, step)
+        flushed = step % _FLUSH_EVERY == 0 and settings.get("eps", 1.0) >= _FLUSH_EPS
+        flushed = flushed and settings.get("momentum", 1.0) > 0  # else nobody reads the moment
+
+        def work(at: slice) -> None:
+            g, parts = gradients[at], tuple(moment[at] for moment in moments)
+            if factor != 1.0:
+                steps.scale(g, factor)
+            if flushed:
+                for moment, tiny in zip(parts, _FLUSH_BELOW, strict=False):
+                    steps.flush(moment, tiny)
+            update(weights[at], g, parts)
+
+        pool.shared(thread_count()).each(work, pool.pieces(arena.size))
 
 
 def _stored_rate(state: CheckpointState) -> float:
@@ -292,7 +266,7 @@ def _stored_rate(state: CheckpointState) -> float:
         rate = float(text)
     except ValueError:
         rate = math.nan
-    if not 0 <= rate <= _LARGEST:
+    if not 0 <= rate <= LARGEST:
         raise CheckpointError(
             f"the checkpoint's property '{LEARNING_RATE}' is '{text}'; expected a number >= 0. "
             f"Remove it with del state.private['{LEARNING_RATE}'] to start from {_DEFAULT_RATE}"

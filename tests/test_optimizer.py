@@ -156,7 +156,7 @@ def test_a_wrong_setting_is_refused_and_the_old_one_kept(
 def test_sgd_has_none_of_adamws_settings(module: FakeModule) -> None:
     optimizer = Optimizer(graphs.sgd(), module)
     optimizer.max_grad_norm = 1.0
-    for name in ("betas", "eps", "weight_decay"):
+    for name in ("betas", "eps"):
         with pytest.raises(AttributeError, match=f"SGDOptimizerV2 has no {name}"):
             getattr(optimizer, name)
         with pytest.raises(AttributeError, match=f"SGDOptimizerV2 has no {name}"):

@@ -91,6 +91,8 @@ SIGNATURES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "adamw_mode0": ((POINTER,) * 4 + (COUNT,) + (REAL,) * 9, types.void),
     "adamw_mode1": ((POINTER,) * 4 + (COUNT,) + (REAL,) * 7, types.void),
     "sgd": ((POINTER,) * 2 + (COUNT, REAL), types.void),
+    "momentum": ((POINTER,) * 3 + (COUNT,) + (REAL,) * 4, types.void),
+    "lion": ((POINTER,) * 3 + (COUNT,) + (REAL,) * 6, types.void),
     "scale": ((POINTER, COUNT, REAL), types.void),
     "accumulate": ((POINTER,) * 2 + (COUNT,), types.void),
     "flush": ((POINTER, COUNT, REAL), types.void),

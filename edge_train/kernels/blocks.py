@@ -7,11 +7,12 @@ per step. The operations and their order are the reference's, so the bits are th
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 
 import numpy as np
 
-from edge_train.kernels.contract import AdamWScalars, Floats, Steps, clip_factor
+from edge_train.kernels.contract import AdamWScalars, Floats, LionScalars, MomentumScalars, Steps
 
 BLOCK = 65536  # elements
 
@@ -22,8 +23,8 @@ def _blocks(size: int) -> Iterator[slice]:
     return (slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK))
 
 
-class _Scratch:
-    """Two float32 blocks that live as long as the backend; ``wide`` sees both as one of float64."""
+class _Scratch(threading.local):
+    """Two float32 blocks of each thread, for good; ``wide`` sees both as one of float64."""
 
     def __init__(self) -> None:
         self._pair = np.empty((2, 0), np.float32)
@@ -96,17 +97,55 @@ class _Blocks:
             np.subtract(p, t, out=p)
 
     @_quiet
-    def clip(self, gradients: Floats, max_norm: float) -> float:
-        squares = 0.0
+    def momentum(
+        self, weights: Floats, gradients: Floats, moment: Floats, s: MomentumScalars
+    ) -> None:
+        for at in _blocks(weights.size):
+            p, d, m = weights[at], gradients[at], moment[at]
+            t, other = self._scratch.take(p.size)
+            if s.decay:
+                np.multiply(p, s.decay, out=other)
+                d = np.add(d, other, out=other)
+            np.multiply(m, s.mu, out=m)
+            np.add(m, d, out=m)
+            np.multiply(m, s.mu if s.nesterov else s.lr, out=t)
+            if s.nesterov:
+                np.add(d, t, out=t)
+                np.multiply(t, s.lr, out=t)
+            np.subtract(p, t, out=p)
+
+    @_quiet
+    def lion(self, weights: Floats, gradients: Floats, moment: Floats, s: LionScalars) -> None:
+        for at in _blocks(weights.size):
+            p, g, m = weights[at], gradients[at], moment[at]
+            t, c = self._scratch.take(p.size)
+            np.multiply(g, s.rest1, out=t)
+            np.multiply(m, s.beta1, out=c)
+            np.add(c, t, out=c)
+            np.multiply(m, s.beta2, out=m)
+            np.multiply(g, s.rest2, out=t)
+            np.add(m, t, out=m)
+            if s.decay:
+                np.multiply(p, s.decay, out=t)
+                np.subtract(p, t, out=p)
+            np.sign(c, out=c)
+            np.multiply(c, s.lr, out=c)
+            np.subtract(p, c, out=p)
+
+    @_quiet
+    def squares(self, gradients: Floats) -> float:
+        total = 0.0
         for at in _blocks(gradients.size):
             block = gradients[at]
             wide = self._scratch.wide(block.size)
             wide[...] = block
-            squares += float(np.dot(wide, wide))
-        norm, factor = clip_factor(squares, max_norm)
-        if factor != 1.0:
-            np.multiply(gradients, np.float32(factor), out=gradients)
-        return norm
+            total += float(np.dot(wide, wide))
+        return total
+
+
+@_quiet
+def _scale(gradients: Floats, factor: float) -> None:
+    np.multiply(gradients, np.float32(factor), out=gradients)
 
 
 @_quiet
@@ -130,7 +169,17 @@ def _all_finite(array: Floats) -> bool:
 
 
 def build() -> Steps:
-    """The NumPy backend with scratch memory of its own (at most 512 KB); one per optimizer."""
+    """The NumPy backend with scratch memory of its own: 512 KB a thread; one per optimizer."""
     blocks = _Blocks()
-    table = (blocks.adamw, blocks.sgd, blocks.clip, _accumulate, _flush, _all_finite)
-    return Steps("numpy", *table)
+    return Steps(
+        "numpy",
+        blocks.adamw,
+        blocks.sgd,
+        blocks.momentum,
+        blocks.lion,
+        blocks.squares,
+        _scale,
+        _accumulate,
+        _flush,
+        _all_finite,
+    )

@@ -41,23 +41,56 @@ class AdamWScalars:
     correction2 = _scalar(8, "1 - beta2^t")
 
 
+@dataclass(frozen=True, slots=True)
+class MomentumScalars:
+    """The scalars of an SGD step with momentum, each rounded to float32."""
+
+    mu: float
+    lr: float
+    decay: float
+    nesterov: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LionScalars:
+    """The scalars of a Lion step, each rounded to float32; ``rest`` is 1 - beta."""
+
+    beta1: float
+    rest1: float
+    beta2: float
+    rest2: float
+    lr: float
+    decay: float
+
+
 @dataclass(frozen=True)
 class Steps:
     """One backend. Every array is flat, contiguous float32 and changed in place.
 
     ``adamw(weights, gradients, moment0, moment1, scalars)``; ``sgd(weights, gradients, lr)``;
-    ``clip(gradients, max_norm)`` scales to the global norm and returns the norm before;
-    ``accumulate(buffer, value)`` adds; ``flush(array, tiny)`` zeroes what is smaller than tiny;
-    ``all_finite(array)`` is False if there is a NaN or inf.
+    ``momentum`` and ``lion(weights, gradients, moment0, scalars)``; ``squares(gradients)`` is the
+    sum of squares in double; ``scale(gradients, factor)``; ``accumulate(buffer, value)`` adds;
+    ``flush(array, tiny)`` zeroes what is smaller than tiny; ``all_finite(array)`` is False if there
+    is a NaN or inf.
     """
 
     name: str
     adamw: Callable[[Floats, Floats, Floats, Floats, AdamWScalars], None]
     sgd: Callable[[Floats, Floats, float], None]
-    clip: Callable[[Floats, float], float]
+    momentum: Callable[[Floats, Floats, Floats, MomentumScalars], None]
+    lion: Callable[[Floats, Floats, Floats, LionScalars], None]
+    squares: Callable[[Floats], float]
+    scale: Callable[[Floats, float], None]
     accumulate: Callable[[Floats, Floats], None]
     flush: Callable[[Floats, float], None]
     all_finite: Callable[[Floats], bool]
+
+    def clip(self, gradients: Floats, max_norm: float) -> float:
+        """g = g min(1, max_norm / (n + 1e-6)); returns the global norm n before."""
+        norm, factor = clip_factor(self.squares(gradients), max_norm)
+        if factor != 1.0:
+            self.scale(gradients, factor)
+        return norm
 
 
 def round32(value: float) -> float:
@@ -99,6 +132,21 @@ def adamw_scalars(
     decay = lr * round32(weight_decay)
     scalars = (beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps, rate, decay, correction1, correction2)
     return AdamWScalars(mode, np.array(scalars, np.float32))
+
+
+def momentum_scalars(
+    lr: float, momentum: float, weight_decay: float, nesterov: bool
+) -> MomentumScalars:
+    """The scalars of an SGD step with momentum."""
+    return MomentumScalars(round32(momentum), round32(lr), round32(weight_decay), nesterov)
+
+
+def lion_scalars(lr: float, betas: tuple[float, float], weight_decay: float) -> LionScalars:
+    """The scalars of a Lion step."""
+    beta1, beta2 = betas
+    lr = round32(lr)
+    means = (round32(beta1), round32(1.0 - beta1), round32(beta2), round32(1.0 - beta2))
+    return LionScalars(*means, lr, round32(lr * round32(weight_decay)))
 
 
 def clip_factor(squares: float, max_norm: float) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from edge_train.kernels import steps
-from edge_train.kernels.contract import AdamWScalars, Floats, Steps, clip_factor
+from edge_train.kernels.contract import AdamWScalars, Floats, LionScalars, MomentumScalars, Steps
 
 
 def _compiler() -> Any:
@@ -48,6 +48,10 @@ def _dispatcher(compile_it: Any, mode0: Any, mode1: Any) -> Any:
     return compile_it(adamw)
 
 
+def _narrow(*numbers: float) -> tuple[np.float32, ...]:
+    return tuple(np.float32(number) for number in numbers)
+
+
 @lru_cache(maxsize=1)
 def build() -> Steps:
     """The compiled backend, one per process; ImportError where Numba is missing."""
@@ -59,11 +63,18 @@ def build() -> Steps:
     def sgd(weights: Floats, gradients: Floats, lr: float) -> None:
         kernels.sgd(weights, gradients, weights.size, np.float32(lr))
 
-    def clip(gradients: Floats, max_norm: float) -> float:
-        norm, factor = clip_factor(kernels.squares(gradients, gradients.size), max_norm)
-        if factor != 1.0:
-            kernels.scale(gradients, gradients.size, np.float32(factor))
-        return norm
+    def momentum(p: Floats, g: Floats, m: Floats, s: MomentumScalars) -> None:
+        kernels.momentum(p, g, m, p.size, *_narrow(s.mu, s.lr, s.decay, s.nesterov))
+
+    def lion(p: Floats, g: Floats, m: Floats, s: LionScalars) -> None:
+        numbers = _narrow(s.beta1, s.rest1, s.beta2, s.rest2, s.lr, s.decay)
+        kernels.lion(p, g, m, p.size, *numbers)
+
+    def squares(gradients: Floats) -> float:
+        return float(kernels.squares(gradients, gradients.size))
+
+    def scale(gradients: Floats, factor: float) -> None:
+        kernels.scale(gradients, gradients.size, np.float32(factor))
 
     def accumulate(buffer: Floats, value: Floats) -> None:
         kernels.accumulate(buffer, value, buffer.size)
@@ -74,4 +85,4 @@ def build() -> Steps:
     def all_finite(array: Floats) -> bool:
         return bool(kernels.all_finite(array.view(np.int32), array.size))
 
-    return Steps("numba", adamw, sgd, clip, accumulate, flush, all_finite)
+    return Steps("numba", adamw, sgd, momentum, lion, squares, scale, accumulate, flush, all_finite)

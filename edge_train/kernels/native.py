@@ -15,10 +15,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from edge_train.errors import NativeError
-from edge_train.kernels.contract import AdamWScalars, Floats, Steps, clip_factor
+from edge_train.kernels.contract import (
+    AdamWScalars,
+    Floats,
+    LionScalars,
+    MomentumScalars,
+    Steps,
+    round32,
+)
 
 FOLDER = Path(__file__).parents[1] / "native"
 CPUINFO = Path("/proc/cpuinfo")
@@ -29,6 +34,8 @@ _ARGUMENTS = {
     "adamw_mode0": "ppppn" + "f" * 9,
     "adamw_mode1": "ppppn" + "f" * 7,
     "sgd": "ppnf",
+    "momentum": "pppn" + "f" * 4,
+    "lion": "pppn" + "f" * 6,
     "scale": "pnf",
     "accumulate": "ppn",
     "flush": "pnf",
@@ -130,13 +137,20 @@ def steps_of(kernels: Any, name: str) -> Steps:
             kernels.adamw_mode1(at(p), at(g), at(m), at(v), p.size, *numbers[:7])
 
     def sgd(weights: Floats, gradients: Floats, lr: float) -> None:
-        kernels.sgd(at(weights), at(gradients), weights.size, float(np.float32(lr)))
+        kernels.sgd(at(weights), at(gradients), weights.size, round32(lr))
 
-    def clip(gradients: Floats, max_norm: float) -> float:
-        norm, factor = clip_factor(kernels.squares(at(gradients), gradients.size), max_norm)
-        if factor != 1.0:
-            kernels.scale(at(gradients), gradients.size, float(np.float32(factor)))
-        return norm
+    def momentum(p: Floats, g: Floats, m: Floats, s: MomentumScalars) -> None:
+        kernels.momentum(at(p), at(g), at(m), p.size, s.mu, s.lr, s.decay, s.nesterov)
+
+    def lion(p: Floats, g: Floats, m: Floats, s: LionScalars) -> None:
+        numbers = (s.beta1, s.rest1, s.beta2, s.rest2, s.lr, s.decay)
+        kernels.lion(at(p), at(g), at(m), p.size, *numbers)
+
+    def squares(gradients: Floats) -> float:
+        return float(kernels.squares(at(gradients), gradients.size))
+
+    def scale(gradients: Floats, factor: float) -> None:
+        kernels.scale(at(gradients), gradients.size, round32(factor))
 
     def accumulate(buffer: Floats, value: Floats) -> None:
         kernels.accumulate(at(buffer), at(value), buffer.size)
@@ -147,4 +161,4 @@ def steps_of(kernels: Any, name: str) -> Steps:
     def all_finite(array: Floats) -> bool:
         return bool(kernels.all_finite(at(array), array.size))
 
-    return Steps(name, adamw, sgd, clip, accumulate, flush, all_finite)
+    return Steps(name, adamw, sgd, momentum, lion, squares, scale, accumulate, flush, all_finite)

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge_train.kernels.contract import AdamWScalars, Floats, Steps, clip_factor
+from edge_train.kernels.contract import (
+    AdamWScalars,
+    Floats,
+    LionScalars,
+    MomentumScalars,
+    Steps,
+)
 
 # NaN and overflow are answered by all_finite and the caller, not by NumPy's warnings.
 _quiet = np.errstate(all="ignore")
@@ -43,12 +49,33 @@ def sgd(weights: Floats, gradients: Floats, lr: float) -> None:
 
 
 @_quiet
-def clip(gradients: Floats, max_norm: float) -> float:
-    """g = g min(1, max_norm / (n + 1e-6)); returns n = sqrt(sum g^2), summed in double."""
-    squares = float(np.sum(np.square(gradients, dtype=np.float64)))
-    norm, factor = clip_factor(squares, max_norm)
+def momentum(weights: Floats, gradients: Floats, moment: Floats, s: MomentumScalars) -> None:
+    """d = g + wd w;  m = mu m + d;  w = w - lr m, with Nesterov w = w - lr (d + mu m)."""
+    d = gradients + s.decay * weights if s.decay else gradients
+    moment[...] = s.mu * moment + d
+    weights[...] = weights - s.lr * (d + s.mu * moment if s.nesterov else moment)
+
+
+@_quiet
+def lion(weights: Floats, gradients: Floats, moment: Floats, s: LionScalars) -> None:
+    """c = b1 m + (1-b1) g;  m = b2 m + (1-b2) g;  w = w - lr wd w, then w = w - lr sign(c)."""
+    c = s.beta1 * moment + s.rest1 * gradients
+    moment[...] = s.beta2 * moment + s.rest2 * gradients
+    if s.decay:
+        weights[...] = weights - s.decay * weights
+    weights[...] = weights - s.lr * np.sign(c)
+
+
+@_quiet
+def squares(gradients: Floats) -> float:
+    """The sum of g^2 in double: NaN or inf if and only if a g is."""
+    return float(np.sum(np.square(gradients, dtype=np.float64)))
+
+
+@_quiet
+def scale(gradients: Floats, factor: float) -> None:
+    """g = g factor."""
     gradients[...] = gradients * np.float32(factor)
-    return norm
 
 
 @_quiet
@@ -68,4 +95,6 @@ def flush(array: Floats, tiny: float) -> None:
     array[...] = np.where(np.abs(array) < np.float32(tiny), array * np.float32(0), array)
 
 
-STEPS = Steps("reference", adamw, sgd, clip, accumulate, flush, all_finite)
+STEPS = Steps(
+    "reference", adamw, sgd, momentum, lion, squares, scale, accumulate, flush, all_finite
+)

@@ -58,6 +58,37 @@ def sgd(p: Pointer, g: Pointer, n: int, lr: Any) -> None:
         p[i] = p[i] - lr * g[i]
 
 
+def momentum(
+    p: Pointer, g: Pointer, m: Pointer, n: int, mu: Any, lr: Any, decay: Any, nesterov: Any
+) -> None:
+    """SGD with momentum; weight decay joins the gradient."""
+    for i in range(n):
+        d = g[i]
+        if decay != 0:
+            d = d + decay * p[i]
+        mi = mu * m[i] + d
+        m[i] = mi
+        if nesterov != 0:
+            mi = d + mu * mi
+        p[i] = p[i] - lr * mi
+
+
+def lion(
+    p: Pointer, g: Pointer, m: Pointer, n: int,
+    beta1: Any, rest1: Any, beta2: Any, rest2: Any, lr: Any, decay: Any,
+) -> None:  # fmt: skip
+    """Lion: a step of ``lr`` along the sign of a mean of gradients."""
+    one = np.float32(1)
+    for i in range(n):
+        c = beta1 * m[i] + rest1 * g[i]
+        m[i] = beta2 * m[i] + rest2 * g[i]
+        sign = one if c > 0 else (-one if c < 0 else c)
+        w = p[i]
+        if decay != 0:
+            w = w - decay * w
+        p[i] = w - lr * sign
+
+
 def scale(g: Pointer, n: int, factor: Any) -> None:
     """g = g factor."""
     for i in range(n):
@@ -99,6 +130,8 @@ def all_finite(bits: Pointer, n: int) -> bool:
 
 # No fast-math: contracting to fused multiply-add saves 6 % at most (roots and divisions set the
 # pace) and would cost the equality of bits between backends.
-ELEMENTWISE = (adamw_mode0, adamw_mode1, sgd, scale, accumulate, flush, all_finite)
+ELEMENTWISE = (
+    adamw_mode0, adamw_mode1, sgd, momentum, lion, scale, accumulate, flush, all_finite,
+)  # fmt: skip
 # 'reassoc' lets a sum run in vector lanes.
 REDUCTIONS = (squares,)

@@ -7,7 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from edge_train.kernels import AdamWScalars, Steps, adamw_scalars, native, select
+from edge_train.kernels import (
+    AdamWScalars,
+    Steps,
+    adamw_scalars,
+    lion_scalars,
+    momentum_scalars,
+    native,
+    select,
+)
 from edge_train.kernels.blocks import BLOCK
 from edge_train.kernels.contract import Floats
 
@@ -84,6 +92,52 @@ def test_sgd_and_accumulate(backend: Steps, size: int, rng: np.random.Generator)
     np.testing.assert_array_equal(weights, expected)
     backend.accumulate(weights, gradients)
     np.testing.assert_array_equal(weights, expected + gradients)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum(
+    backend: Steps, size: int, decay: float, nesterov: bool, rng: np.random.Generator
+) -> None:
+    p, g, m, _ = _arrays(rng, size)
+    scalars = momentum_scalars(0.02, 0.9, decay, nesterov)
+    theirs, mine = [p.copy(), m.copy()], [p, m]
+    d = g + decay * p.astype(np.float64)
+    after = 0.9 * m + d
+    exact = p - 0.02 * (d + 0.9 * after if nesterov else after)
+    REFERENCE.momentum(theirs[0], g, theirs[1], scalars)
+    backend.momentum(p, g, m, scalars)
+    for got, expected in zip(mine, theirs, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    np.testing.assert_allclose(m, after, rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(p, exact, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_lion(backend: Steps, size: int, decay: float, rng: np.random.Generator) -> None:
+    p, g, m, _ = _arrays(rng, size)
+    m[::7] = g[::7] = 0  # no direction at all: no step
+    theirs, mine = [p.copy(), m.copy()], [p, m]
+    exact = p * (1 - 0.02 * decay) - 0.02 * np.sign(0.9 * m.astype(np.float64) + 0.1 * g)
+    after = 0.99 * m.astype(np.float64) + 0.01 * g
+    for arrays, steps in ((theirs, REFERENCE), (mine, backend)):
+        steps.lion(arrays[0], g, arrays[1], lion_scalars(0.02, (0.9, 0.99), decay))
+    for got, expected in zip(mine, theirs, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    np.testing.assert_allclose(p, exact, rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(m, after, rtol=2e-6, atol=2e-6)
+
+
+def test_lion_and_momentum_let_a_nan_through(backend: Steps) -> None:
+    for run in (
+        lambda a: backend.lion(*a, lion_scalars(0.1, (0.9, 0.99), 0.0)),
+        lambda a: backend.momentum(*a, momentum_scalars(0.1, 0.9, 0.0, True)),
+    ):
+        arrays = [np.array(row, np.float32) for row in ([1, 2], [np.nan, 1], [1, 1])]
+        run(arrays)
+        assert [bool(np.isnan(arrays[0][i])) for i in range(2)] == [True, False]
 
 
 @pytest.mark.parametrize("size", SIZES)
