@@ -27,7 +27,7 @@ class InputSpec:
 
     def __init__(self, values: Sequence[ir.Value], labels: Sequence[LabelRange]) -> None:
         self.names = tuple(value.name for value in values)
-        self._values = tuple(values)
+        self.values = tuple(values)
         self._labels = tuple(label for label in labels if not label.observed)
         self._dtypes = tuple(
             None if value.elem_type is None else dtypes.NUMPY.get(value.elem_type)
@@ -62,7 +62,7 @@ class InputSpec:
 
     def _check(self, feeds: dict[str, Any]) -> None:
         symbols: dict[str, tuple[str, int]] = {}
-        for value, dtype in zip(self._values, self._dtypes, strict=True):
+        for value, dtype in zip(self.values, self._dtypes, strict=True):
             feeds[value.name] = self._checked(value, dtype, feeds[value.name], symbols)
         if len(self._accepted) < _REMEMBERED_SHAPES:
             self._accepted.add(tuple([shape_of(feeds[name]) for name in self.names]))

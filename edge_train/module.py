@@ -17,11 +17,12 @@ from edge_train import export
 from edge_train.arena import Arena
 from edge_train.checkpoint.state import CheckpointState
 from edge_train.errors import ArtifactError, NominalStateError
-from edge_train.graph import ir, onnx_codec
+from edge_train.graph import ir, onnx_codec, subset
 from edge_train.graph.passes import evaluation_form
+from edge_train.graph.roles import Roles
 from edge_train.inputs import as_array, as_ortvalue
 from edge_train.parameter_buffers import ParameterBuffers
-from edge_train.placement import check_parameters, layout_of, place
+from edge_train.placement import check_parameters, layout_of, place, release
 from edge_train.program import Program, TrainingProgram
 from edge_train.session import Fed
 
@@ -34,9 +35,16 @@ class Module(ParameterBuffers):
     ``train_model_uri`` and ``eval_model_uri`` are paths or the bytes of the graphs. Training and
     evaluation graphs share the state's parameters; several Modules may share one state.
 
+    ``trainable`` lists the parameters to train, by name or shell pattern (``["classifier.*",
+    "*.bias"]``), out of those the artifacts can train: the others are frozen, and the backward
+    nodes, gradients and moments that only they need are left out. The state remembers the choice,
+    in its checkpoints too: without the argument a Module goes on with it, ``["*"]`` trains all
+    again. A state trains one choice at a time, that of the Module made last.
+
     Errors: ArtifactError when a graph cannot be used or does not fit the checkpoint,
     UnsupportedOp listing every node that has no implementation, FileNotFoundError, TypeError for
-    arguments of another kind, ValueError for another device than "cpu".
+    arguments of another kind, ValueError for another device than "cpu" and for entries of
+    ``trainable`` that name nothing.
     """
 
     training: bool
@@ -48,13 +56,14 @@ class Module(ParameterBuffers):
         eval_model_uri: ModelSource | None = None,
         device: str = "cpu",
         session_options: onnxruntime.SessionOptions | None = None,
+        *,
+        trainable: Sequence[str] | None = None,
     ) -> None:
         _check_arguments(state, device, session_options)
         self.training = True
         self.state = state
-        self._train = TrainingProgram(onnx_codec.load(train_model_uri), state, session_options)
-        _check_trains(self._train)
-        check_parameters("training graph", self._train.roles, state)
+        model, chosen = _chosen_part(onnx_codec.load(train_model_uri), state, trainable)
+        self._train = TrainingProgram(model, state, session_options)
         self._layout = layout_of(self._train.roles, state)
         self._eval: Program | None = None
         if eval_model_uri is not None:
@@ -62,6 +71,9 @@ class Module(ParameterBuffers):
             _check_evaluates(self._eval_source)
             self._eval = Program(self._eval_source, state, "eval graph", session_options)
             check_parameters("eval graph", self._eval.roles, state)
+        if chosen != state.chosen:
+            release(state)
+            state.choose(chosen)
         if not state.is_nominal:
             place(self._train.roles, self._layout, state)
         self.lazy_reset_grad()  # a new Module starts its own sum
@@ -120,6 +132,10 @@ class Module(ParameterBuffers):
     def input_names(self) -> list[str]:
         """Names of what a call is fed, in order, for the current mode."""
         return list(self._program().inputs.names)
+
+    def input_values(self) -> tuple[ir.Value, ...]:
+        """Name, element type and dims of what a call is fed, in order, for the current mode."""
+        return self._program().inputs.values
 
     def output_names(self) -> list[str]:
         """Names of what a call returns, in order, for the current mode."""
@@ -184,8 +200,26 @@ def _check_arguments(
         )
 
 
-def _check_trains(program: TrainingProgram) -> None:
-    if not program.roles.trainable:
+def _chosen_part(
+    model: ir.Model, state: CheckpointState, trainable: Sequence[str] | None
+) -> tuple[ir.Model, tuple[str, ...] | None]:
+    """The graph for the chosen parameters, and which these are: None for all there are."""
+    roles = Roles.of(model.graph, {name for name, _ in state.parameters})
+    _check_trains(roles)
+    check_parameters("training graph", roles, state)
+    patterns = state.chosen if trainable is None else trainable
+    if patterns is None:
+        return model, None
+    names = list(roles.trainable)
+    frozen = [value.name for value in roles.parameters if value.name not in roles.trainable]
+    chosen = subset.choose(patterns, names, frozen)
+    if len(chosen) == len(names):
+        return model, None
+    return subset.training_subset(model, {roles.trainable[name] for name in chosen}), chosen
+
+
+def _check_trains(roles: Roles) -> None:
+    if not roles.trainable:
         raise ArtifactError(
             "the training graph makes no gradients (it has no InPlaceAccumulatorV2 node); pass "
             "training_model.onnx, not the eval or forward model"

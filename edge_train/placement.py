@@ -39,11 +39,11 @@ def check_parameters(what: str, roles: Roles, state: CheckpointState) -> None:
     problems = [f"missing from the checkpoint: '{name}'" for name in roles.unknown]
     asked = {value.name for value in roles.parameters}
     for name, parameter in state.parameters:
-        if parameter.requires_grad and roles.trainable and name not in roles.trainable:
+        if parameter.has_gradient and roles.trainable and name not in roles.trainable:
             reason = "no gradient for it" if name in asked else "no such input"
             problems.append(f"'{name}' is trainable in the checkpoint, the graph has {reason}")
     for name in roles.trainable:
-        if name in state.parameters and not state.parameters[name].requires_grad:
+        if name in state.parameters and not state.parameters[name].has_gradient:
             problems.append(f"'{name}' is frozen in the checkpoint, the graph trains it")
     if not state.is_nominal:
         problems += [_misfit(value, state) for value in roles.parameters]
@@ -117,12 +117,14 @@ def _shape(value: ir.Value, state: CheckpointState) -> tuple[int, ...]:
 def place(roles: Roles, layout: Sequence[ParameterSlot], state: CheckpointState) -> Arena:
     """Moves the trainable parameters into one Arena; a state that has one shares it.
 
-    Errors: ArtifactError for a trainable parameter that is not float32.
+    Errors: ArtifactError for a trainable parameter that is not float32, and where the state's
+    Arena is that of a Module with another choice of trainable parameters.
     """
+    trainable = [slot for slot in layout if slot.trainable]
     if state.arena is not None:
+        _check_same(state.arena, trainable)
         return state.arena
     check_trainable_types(roles)
-    trainable = [slot for slot in layout if slot.trainable]
     arena = Arena([(slot.name, slot.shape) for slot in trainable])
     for slot in trainable:
         parameter = state.parameters[slot.name]
@@ -132,6 +134,28 @@ def place(roles: Roles, layout: Sequence[ParameterSlot], state: CheckpointState)
         parameter.attach(home, arena.view(arena.gradients, slot.name))
     state.arena = arena
     return arena
+
+
+def _check_same(arena: Arena, trainable: Sequence[ParameterSlot]) -> None:
+    if arena.names != tuple([slot.name for slot in trainable]):
+        raise ArtifactError(
+            f"this Module trains {len(trainable)} parameters, a Module made on the same state "
+            f"later trains {len(arena.names)} others: a state trains one choice at a time. Use "
+            "the later Module, or make a new one with trainable=[...]"
+        )
+
+
+def release(state: CheckpointState) -> None:
+    """Takes parameters and moments out of the Arena, to be placed anew for another choice."""
+    if state.arena is None:
+        return
+    for name in state.arena.names:
+        parameter = state.parameters[name]
+        parameter.attach(np.array(parameter.data), None)
+    for group in state.groups.values():
+        for own in group.moments.values():
+            own.update({kind: np.array(moment) for kind, moment in own.items()})
+    state.arena = None
 
 
 def fill_nominal(roles: Roles, layout: Sequence[ParameterSlot], state: CheckpointState) -> None:

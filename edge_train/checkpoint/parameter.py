@@ -27,11 +27,14 @@ def unknown_name(kind: str, name: object, known: list[str]) -> KeyError:
 class Parameter:
     """A model parameter; made by CheckpointState, not by users."""
 
-    __slots__ = ("_array", "_grad", "_name", "_requires_grad")
+    __slots__ = ("_array", "_chosen", "_grad", "_has_gradient", "_name")
 
-    def __init__(self, name: str, requires_grad: bool, array: Array | None = None) -> None:
+    def __init__(
+        self, name: str, requires_grad: bool, array: Array | None = None, chosen: bool = True
+    ) -> None:
         self._name = name
-        self._requires_grad = requires_grad
+        self._has_gradient = requires_grad
+        self._chosen = chosen
         self._array = array
         self._grad: Array | None = None
 
@@ -42,8 +45,17 @@ class Parameter:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether the parameter is trainable."""
-        return self._requires_grad
+        """Whether the parameter is trained: by its artifacts, and by what was chosen of them."""
+        return self._has_gradient and self._chosen
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether its artifacts can train the parameter; how a checkpoint file lists it."""
+        return self._has_gradient
+
+    def choose(self, chosen: bool) -> None:
+        """Sets whether it is among those to be trained (the Module's ``trainable``)."""
+        self._chosen = chosen
 
     @property
     def data(self) -> Array:
@@ -78,9 +90,9 @@ class Parameter:
         """A view of the gradient; None for a frozen parameter or without a Module."""
         return None if self._grad is None else self._grad.view()
 
-    def __reduce__(self) -> tuple[type[Parameter], tuple[str, bool, Array | None]]:
+    def __reduce__(self) -> tuple[type[Parameter], tuple[str, bool, Array | None, bool]]:
         """A copy has values of its own and belongs to no Module."""
-        return Parameter, (self._name, self._requires_grad, self._array)
+        return Parameter, (self._name, self._has_gradient, self._array, self._chosen)
 
     def attach(self, array: Array, grad: Array | None = None) -> None:
         """Use this storage from now on; the values are the caller's business."""
@@ -96,7 +108,7 @@ class Parameter:
         return self._array
 
     def __repr__(self) -> str:
-        return f"Parameter(name={self._name}, requires_grad={self._requires_grad})"
+        return f"Parameter(name={self._name}, requires_grad={self.requires_grad})"
 
 
 class Parameters:

@@ -7,8 +7,9 @@ arrays into it, so that a save at any time stores the present values.
 from __future__ import annotations
 
 import copy
+import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,9 @@ from edge_train.checkpoint.parameter import Array, Parameter, Parameters
 from edge_train.checkpoint.properties import RESERVED, Properties
 from edge_train.checkpoint.source import Readable
 from edge_train.checkpoint.tensor import Tensor
+from edge_train.errors import CheckpointError
+
+TRAINABLE = "edge_train.trainable"  # the private property that keeps what a Module's user chose
 
 
 @dataclass
@@ -79,6 +83,7 @@ class CheckpointState:
             state.groups = {group.name: _group(group) for group in checkpoint.groups or ()}
             state.private, own = _split(checkpoint.properties)
             state._properties = Properties(own)
+            state._restore_choice()
         return state
 
     @classmethod
@@ -126,14 +131,49 @@ class CheckpointState:
         """Every parameter has data now (the Module attached it)."""
         self._is_nominal = False
 
+    @property
+    def chosen(self) -> tuple[str, ...] | None:
+        """The parameters that a Module's ``trainable`` chose; None: all that can be trained."""
+        names = self.private.get(TRAINABLE)
+        return None if names is None else tuple(json.loads(names))
+
+    def choose(self, names: Collection[str] | None) -> None:
+        """Remembers which parameters are trained, also in the checkpoint; None: all that can be.
+
+        Optimizer moments of the others are dropped.
+        """
+        self.private.pop(TRAINABLE, None)
+        if names is not None:
+            self.private[TRAINABLE] = json.dumps(list(names))
+            for group in self.groups.values():
+                group.moments = {k: own for k, own in group.moments.items() if k in names}
+        for name, parameter in self._parameters:
+            parameter.choose(names is None or name in names)
+
+    def _restore_choice(self) -> None:
+        text = self.private.get(TRAINABLE)
+        if text is None:
+            return
+        try:
+            names = json.loads(text)
+        except (ValueError, RecursionError):
+            names = None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise CheckpointError(
+                f"the checkpoint's property '{TRAINABLE}' is '{text[:80]}'; expected a JSON list "
+                "of parameter names: it was written by something else than edge_train"
+            )
+        for name, parameter in self._parameters:
+            parameter.choose(name in names)
+
     def to_checkpoint(self, include_optimizer_state: bool = True) -> Checkpoint:
         """The state as the tables of the format; arrays are shared, not copied."""
         groups = self.groups.values() if include_optimizer_state else ()
         properties: dict[str, Property] = {**dict(self._properties), **self.private}
         everything = [parameter for _, parameter in self._parameters]
         return Checkpoint(
-            trainable=tuple(_stored(p) for p in everything if p.requires_grad),
-            frozen=tuple(_stored(p) for p in everything if not p.requires_grad),
+            trainable=tuple(_stored(p) for p in everything if p.has_gradient),
+            frozen=tuple(_stored(p) for p in everything if not p.has_gradient),
             is_nominal=self._is_nominal,
             has_external_data=self._has_external_data,
             groups=tuple(_stored_group(group) for group in sorted(groups, key=lambda g: g.name)),
