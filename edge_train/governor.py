@@ -239,7 +239,7 @@ class Governor:
                 self._said.add(name)
                 why = self._sensors.missing.get(name, "no source on this machine")
                 if name in needs:
-                    text = f"{why}; its limit is ignored"
+                    text = f"the {name} cannot be read ({why}); its limit is ignored"
                     self._event("no_sensor", logging.WARNING, sensor=name, text=text)
 
     def _watch_throttling(self, bits: int | None, now: float) -> None:

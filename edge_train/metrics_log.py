@@ -61,7 +61,8 @@ class MetricsLog:
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Adds a line for something that happened; fields are made plain JSON."""
         self._finish_line()
-        self._add({"event": name, "at": round(time.time(), 1), **plain(fields)})
+        t = round(self._clock() - self._started, 3)
+        self._add({**plain(fields), "event": name, "at": round(time.time(), 1), "t": t})
 
     def flush(self) -> None:
         """Writes what is kept; whole lines only count once their newline is there."""

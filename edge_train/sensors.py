@@ -63,6 +63,7 @@ class Sensors:
     root: Path = Path("/")
     path: str | None = None
     missing: dict[str, str] = field(default_factory=dict)
+    _tried: dict[str, list[str]] = field(default_factory=dict, repr=False)
     _kept: dict[str, tuple[float, dict[str, Any] | None]] = field(default_factory=dict, repr=False)
 
     def read(self, names: frozenset[str]) -> Readings:
@@ -90,8 +91,8 @@ class Sensors:
         try:
             return self._told("throttled", int(text.strip().rpartition("=")[2], 16))
         except ValueError:
-            self._refuse("throttled", f"vcgencmd says {text.strip()[:60]!r}")
-            return None
+            self._refuse("throttled", f"get_throttled says {text.strip()[:60]!r}")
+            return self._told("throttled", None)
 
     def battery(self) -> Battery | None:
         """The battery of /sys/class/power_supply, else of termux-battery-status."""
@@ -105,7 +106,7 @@ class Sensors:
             name, _, value = line.partition(":")
             if name == "MemAvailable" and value.split()[:1]:
                 return self._told("memory", int(_number(value.split()[0], 0) * 1024))
-        return None
+        return self._told("memory", None)
 
     def pressure(self) -> float | None:
         """The share of the last 10 s in which some task waited for memory, in %."""
@@ -114,7 +115,7 @@ class Sensors:
             words = dict(word.partition("=")[::2] for word in line.split()[1:])
             if line.startswith("some") and "avg10" in words:
                 return self._told("pressure", _number(words["avg10"]))
-        return None
+        return self._told("pressure", None)
 
     def wifi(self) -> bool | None:
         """Whether a wireless interface is up, by /sys or termux-wifi-connectioninfo."""
@@ -124,9 +125,8 @@ class Sensors:
         if known:
             return self._told("wifi", any(known))
         told = self._json("wifi", "termux-wifi-connectioninfo")
-        if told is None:
-            return None
-        return self._told("wifi", told.get("supplicant_state") == "COMPLETED")
+        up = None if told is None else told.get("supplicant_state") == "COMPLETED"
+        return self._told("wifi", up)
 
     # ---- the sources -----------------------------------------------------------------------
 
@@ -179,14 +179,17 @@ class Sensors:
     # ---- files and commands ----------------------------------------------------------------
 
     def _told(self, name: str, value: T | None) -> T | None:
+        tried = self._tried.pop(name, [])
         if value is None:
-            self.missing.setdefault(name, "no source on this machine")
+            self.missing[name] = "; ".join(tried) or "no source on this machine"
         else:
             self.missing.pop(name, None)
         return value
 
     def _refuse(self, name: str, why: str) -> None:
-        self.missing[name] = why
+        tried = self._tried.setdefault(name, [])
+        if why not in tried:
+            tried.append(why)
 
     def _text(self, path: str | Path, name: str | None = None) -> str | None:
         """A small file's text; with ``name`` the reason of a failure is kept under it."""
@@ -213,7 +216,7 @@ class Sensors:
     def _run(self, name: str, command: str, *words: str) -> str | None:
         program = shutil.which(command, path=self.path)
         if program is None:
-            self._refuse(name, f"no file for it, and no command {command}")
+            self._refuse(name, f"no command {command}")
             return None
         try:
             done = subprocess.run(
