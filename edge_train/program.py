@@ -101,14 +101,18 @@ class TrainingProgram(Program):
     ) -> None:
         super().__init__(model, state, "training graph", options)
         self._statistics: dict[str, np.ndarray] = {}
-        self._accumulator: GraphRunner | None = None
+        self._adds = False
 
     def step(self, feeds: Mapping[str, Fed], arena: Arena) -> list[Fed]:
         """One training step: the gradients replace those in the Arena, or add to them."""
+        if not (arena.reset or self._adds):
+            self._start_adding()
+        runner = self._runner
         if self._bound_to is not arena:
-            self._bind_training(self._runner, arena)
-            self._bound_to, self._accumulator = arena, None
-        runner = self._runner if arena.reset else self._accumulating(arena)
+            self._bind_training(runner, arena)
+            self._bound_to = arena
+        if self._adds and arena.reset:
+            arena.gradients.fill(0.0)
         try:
             runner.run(feeds)
             self._check_computed_labels(runner)
@@ -129,21 +133,21 @@ class TrainingProgram(Program):
         self._bind(runner)
         outputs = self._lowered.gradients
         for name, buffer in self.roles.trainable.items():
-            runner.bind_output(outputs[buffer], arena.view(arena.gradients, name))
+            gradient = arena.view(arena.gradients, name)
+            runner.bind_output(outputs[buffer], gradient)
+            if self._adds:
+                runner.bind_input(buffer, gradient)
         for target, output in self._lowered.updates.items():
             if target not in self._statistics:
                 self._statistics[target] = np.empty_like(self._state.parameters[target].data)
             runner.bind_output(output, self._statistics[target])
 
-    def _accumulating(self, arena: Arena) -> GraphRunner:
-        """The second session, made when gradients are first accumulated."""
-        if self._accumulator is None:
-            model = accumulating(self._lowered)
-            self._accumulator = GraphRunner(model, self.what, self._options)
-            self._bind_training(self._accumulator, arena)
-            for name, buffer in self.roles.trainable.items():
-                self._accumulator.bind_input(buffer, arena.view(arena.gradients, name))
-        return self._accumulator
+    def _start_adding(self) -> None:
+        """Replaces the graph that overwrites gradients by the one that adds to them, for good: side
+        by side they would keep memory for the activations twice."""
+        del self._runner
+        self._runner = GraphRunner(accumulating(self._lowered), self.what, self._options)
+        self._adds, self._bound_to = True, None
 
     def _move_statistics(self) -> None:
         """All of them or none: an overflow in one belongs to a batch that is not to be learned."""

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +20,7 @@ import onnxruntime
 from edge_train import dtypes
 from edge_train.errors import ArtifactError, RunError, UnsupportedOp
 from edge_train.graph import ir, onnx_codec
+from edge_train.graph.order import memory_order
 
 #: a tensor that goes into or comes out of a graph
 Fed: TypeAlias = np.ndarray | onnxruntime.OrtValue
@@ -44,11 +48,14 @@ def thread_count() -> int:
 
 
 def default_options() -> onnxruntime.SessionOptions:
-    """Session options for a small device: few threads, no spinning, nothing on stderr."""
+    """Session options for a small device: few threads, no spinning, nothing on stderr, and no
+    memory patterns (docs/memory.md)."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = thread_count()
     options.inter_op_num_threads = 1
     options.log_severity_level = _LOG_FATAL
+    # a pattern is one more block of the size of all activations, beside what the arena has
+    options.enable_mem_pattern = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
@@ -80,12 +87,77 @@ def make_session(
     options = options or default_options()
     data = onnx_codec.encode(model)
     try:
-        return _session(data, options)
+        running = running_graph(model, data, options)
+        return _session(data, options) if running is None else _ordered_session(running, options)
     except Exception as error:
         unknown = unknown_ops(model.graph.nodes, model, options)
         if unknown:
             raise UnsupportedOp(unsupported_text(what, unknown)) from error
         raise ArtifactError(f"onnxruntime cannot load the {what}: {_brief(error)}") from error
+
+
+#: with fewer outputs there is no order to choose: evaluation
+_FEW_OUTPUTS = 3
+#: larger constants are not copied for the sake of the order
+_MOST_CONSTANTS = 1 << 24
+
+
+def running_graph(
+    model: ir.Model, data: bytes, options: onnxruntime.SessionOptions
+) -> ir.Model | None:
+    """The graph that runs: what onnxruntime's optimizers make of ``model``, in memory_order.
+
+    ``data`` are the model's bytes. None where onnxruntime's own order is kept: for graphs with few
+    outputs or large constants, and if ``options`` asks for an order or for the optimized file.
+    """
+    constants = sum(len(tensor.raw or b"") for tensor in model.graph.initializers.values())
+    asked = options.optimized_model_filepath or (
+        options.execution_order != onnxruntime.ExecutionOrder.DEFAULT
+    )
+    if asked or len(model.graph.outputs) < _FEW_OUTPUTS or constants > _MOST_CONSTANTS:
+        return None
+    optimized = onnx_codec.load(_optimized(data, options))
+    graph = replace(optimized.graph, nodes=memory_order(optimized.graph.nodes))
+    return replace(optimized, graph=graph)
+
+
+def _optimized(data: bytes, options: onnxruntime.SessionOptions) -> bytes:
+    with _scratch_file() as path:
+        options.optimized_model_filepath = path
+        try:
+            _session(data, options)
+        finally:
+            options.optimized_model_filepath = ""
+        with open(path, "rb") as file:
+            return file.read()
+
+
+@contextmanager
+def _scratch_file() -> Iterator[str]:
+    """A path to write to: in memory where the system has that, else in a temporary folder."""
+    if hasattr(os, "memfd_create") and os.path.exists("/proc/self/fd"):
+        handle = os.memfd_create("edge_train")
+        try:
+            yield f"/proc/self/fd/{handle}"
+        finally:
+            os.close(handle)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield os.path.join(folder, "graph.onnx")
+
+
+def _ordered_session(
+    running: ir.Model, options: onnxruntime.SessionOptions
+) -> onnxruntime.InferenceSession:
+    """A session that runs the nodes as they are and in their order."""
+    level = options.graph_optimization_level
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+    try:
+        return _session(onnx_codec.encode(running), options)
+    finally:
+        options.graph_optimization_level = level
+        options.execution_order = onnxruntime.ExecutionOrder.DEFAULT
 
 
 def _session(
