@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge_train import __version__
-from edge_train.commands import artifacts, convert, report
+from edge_train.commands import artifacts, convert, doctor, report
 from edge_train.errors import EdgeTrainError
 
 
@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     nominal.set_defaults(run=_to_nominal)
     artifacts.add_parser(commands)
     convert.add_parser(commands)
+    doctor.add_parser(commands)
     report.add_parser(commands)
     return parser
 
