@@ -41,6 +41,10 @@ class Module(ParameterBuffers):
     in its checkpoints too: without the argument a Module goes on with it, ``["*"]`` trains all
     again. A state trains one choice at a time, that of the Module made last.
 
+    ``kernels`` picks what the graphs are lowered to: "portable", standard ONNX ops alone; "fused",
+    our own kernels of the native library where they are faster; "auto", fused where that library
+    is there for this machine (and EDGE_TRAIN_KERNELS does not name another backend).
+
     Errors: ArtifactError when a graph cannot be used or does not fit the checkpoint,
     UnsupportedOp listing every node that has no implementation, FileNotFoundError, TypeError for
     arguments of another kind, ValueError for another device than "cpu" and for entries of
@@ -58,18 +62,19 @@ class Module(ParameterBuffers):
         session_options: onnxruntime.SessionOptions | None = None,
         *,
         trainable: Sequence[str] | None = None,
+        kernels: str = "auto",
     ) -> None:
         _check_arguments(state, device, session_options)
         self.training = True
         self.state = state
         model, chosen = _chosen_part(onnx_codec.load(train_model_uri), state, trainable)
-        self._train = TrainingProgram(model, state, session_options)
+        self._train = TrainingProgram(model, state, session_options, kernels)
         self._layout = layout_of(self._train.roles, state)
         self._eval: Program | None = None
         if eval_model_uri is not None:
             self._eval_source = evaluation_form(onnx_codec.load(eval_model_uri))
             _check_evaluates(self._eval_source)
-            self._eval = Program(self._eval_source, state, "eval graph", session_options)
+            self._eval = Program(self._eval_source, state, "eval graph", session_options, kernels)
             check_parameters("eval graph", self._eval.roles, state)
         if chosen != state.chosen:
             release(state)

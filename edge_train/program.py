@@ -20,14 +20,15 @@ from edge_train.graph import ir
 from edge_train.graph.lowering import Lowered, LoweringRefused, accumulating, lower
 from edge_train.graph.roles import Roles
 from edge_train.inputs import InputSpec, as_array, label_text
+from edge_train.kernels.dispatch import fuses_graphs
 from edge_train.placement import check_trainable_types
 from edge_train.session import Fed, GraphRunner, unknown_ops, unsupported_text
 
 
-def _lower(model: ir.Model, what: str) -> Lowered:
+def _lower(model: ir.Model, what: str, fused: bool) -> Lowered:
     """The lowered graph; one UnsupportedOp lists what rules refuse and what onnxruntime lacks."""
     try:
-        return lower(model)
+        return lower(model, fused)
     except LoweringRefused as refused:
         lines = refused.lines + unknown_ops(refused.passed, refused.model)
         raise UnsupportedOp(unsupported_text(what, lines)) from None
@@ -42,13 +43,14 @@ class Program:
         state: CheckpointState,
         what: str,
         options: onnxruntime.SessionOptions | None,
+        kernels: str = "auto",
     ) -> None:
         self.what = what
         self.roles = Roles.of(model.graph, {name for name, _ in state.parameters})
         check_trainable_types(self.roles)
         self._state = state
         self._options = options
-        self._lowered = _lower(model, what)
+        self._lowered = _lower(model, what, fuses_graphs(kernels))
         self._runner = GraphRunner(self._lowered.model, what, options)
         self._bound_to: Arena | None = None
         self.inputs = InputSpec(self.roles.user_inputs, self._lowered.labels)
@@ -98,8 +100,9 @@ class TrainingProgram(Program):
         model: ir.Model,
         state: CheckpointState,
         options: onnxruntime.SessionOptions | None,
+        kernels: str = "auto",
     ) -> None:
-        super().__init__(model, state, "training graph", options)
+        super().__init__(model, state, "training graph", options, kernels)
         self._statistics: dict[str, np.ndarray] = {}
         self._adds = False
 

@@ -1,11 +1,11 @@
-"""Compiles edge_train/kernels/steps.py ahead of time: a library per architecture, without libc.
+"""Builds the native library: one file per architecture, without libc, from C and from steps.py.
 
     .venv/bin/python tools/build_kernels.py [x86_64 aarch64 armv7] [--out edge_train/native]
 
-No C compiler: Numba types the functions (its optimizer off), llvmlite retargets and optimizes the
-module, a linker of binutils makes the shared library; ``-z defs`` proves that no symbol is left
-open. The files are the same bytes at every build; they go into the wheel as data and are never
-committed.
+native/*.c goes through GCC. edge_train/kernels/steps.py needs no C compiler: Numba types the
+functions (its optimizer off), llvmlite retargets and optimizes the module. A linker of binutils
+makes the shared library; ``-z defs`` proves that no symbol is left open. The files are the same
+bytes at every build; they go into the wheel as data and are never committed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from typing import Any
 os.environ["NUMBA_OPT"] = "0"  # before Numba: its IR must not be vectorized for this machine
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import llvmlite.binding as llvm  # noqa: E402
+from native_objects import COMPILERS, compile_sources  # noqa: E402
 from numba import njit, types  # noqa: E402
 
 from edge_train.kernels import steps  # noqa: E402
@@ -210,6 +211,7 @@ def build(target: Target, folder: Path) -> Path:
         for variant in target.variants:
             objects.append(Path(scratch) / f"{variant.name}.o")
             objects[-1].write_bytes(object_code(target, variant))
+        objects += compile_sources(target.machine, Path(scratch))
         link(target, objects, library)
     return library
 
@@ -217,8 +219,8 @@ def build(target: Target, folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     names = [target.machine for target in TARGETS]
-    usable = [target.machine for target in TARGETS if target.linker()]
-    text = f"of {', '.join(names)} (default: those with a linker: {', '.join(usable)})"
+    usable = [t.machine for t in TARGETS if t.linker() and COMPILERS[t.machine].program()]
+    text = f"of {', '.join(names)} (default: those with their tools: {', '.join(usable)})"
     parser.add_argument("machine", nargs="*", default=usable, help=text)
     parser.add_argument("--out", type=Path, default=ROOT / "edge_train" / "native")
     arguments = parser.parse_args()

@@ -20,6 +20,8 @@ from edge_train.errors import ArtifactError
 #: domains that all mean "the ONNX operator set"
 ONNX_DOMAINS = ("", "ai.onnx")
 MICROSOFT = "com.microsoft"
+#: the domain of our own kernels, native/kernels.c
+NATIVE = "edge_train"
 
 # AttributeProto.AttributeType
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)

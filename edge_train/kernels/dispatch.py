@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from edge_train.errors import NativeError
 from edge_train.kernels import blocks, jit, native, reference
 from edge_train.kernels.contract import Steps
 
@@ -24,6 +25,25 @@ _BACKENDS: dict[str, Callable[[], Steps]] = {
     "reference": lambda: reference.STEPS,
 }
 CHOICES = tuple(_BACKENDS)
+
+
+GRAPHS = ("auto", "portable", "fused")
+
+
+def fuses_graphs(asked: str = "auto") -> bool:
+    """Whether graphs are lowered to the fused ops of the native library.
+
+    "portable" and "fused" decide; "auto" fuses where the library is and EDGE_TRAIN_KERNELS does
+    not ask for another backend than the native one.
+
+    Errors: ValueError for any other word, NativeError for "fused" where there is no library.
+    """
+    if asked not in GRAPHS:
+        raise ValueError(f"kernels: expected one of {', '.join(GRAPHS)}, got {asked!r}")
+    if asked == "fused" and not native.has_ops():
+        raise NativeError(native.missing())
+    by_variable = (os.environ.get(VARIABLE) or "auto") in ("auto", "native")
+    return asked == "fused" or (asked == "auto" and by_variable and native.has_ops())
 
 
 def select(name: str | None = None) -> Steps:

@@ -12,8 +12,10 @@ import struct
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 from edge_train.errors import NativeError
 from edge_train.kernels.contract import (
@@ -112,16 +114,52 @@ def load(path: Path, variant: str) -> Any:
         ) from error
 
 
+#: session options that know the custom ops already: a second registration is refused
+_REGISTERED: WeakSet[Any] = WeakSet()
+_REGISTERING = Lock()
+
+
+def has_ops() -> bool:
+    """Whether this machine's library is there, and with it the fused ops of domain edge_train."""
+    return library_path() is not None
+
+
+def register_ops(options: Any) -> None:
+    """Makes the fused ops known to sessions of ``options``, an onnxruntime.SessionOptions.
+
+    Errors: NativeError where there is no library for this machine or onnxruntime refuses it.
+    """
+    path = library_path()
+    if path is None:
+        raise NativeError(missing())
+    with _REGISTERING:
+        if options in _REGISTERED:
+            return
+        try:
+            options.register_custom_ops_library(str(path))
+        except Exception as error:
+            raise NativeError(
+                f"onnxruntime cannot use the native library {path}: {error}; build it again with "
+                "tools/build_kernels.py, or pass kernels='portable' to Module"
+            ) from error
+        _REGISTERED.add(options)
+
+
+def missing() -> str:
+    """What to say where this machine has no library."""
+    return (
+        f"no native library for {platform.machine()} with {8 * struct.calcsize('P')}-bit "
+        f"pointers in {FOLDER}; build it with tools/build_kernels.py, or set "
+        "EDGE_TRAIN_KERNELS=numpy"
+    )
+
+
 @lru_cache(maxsize=1)
 def build() -> Steps:
     """The native backend; NativeError where there is no library for this machine."""
     path = library_path()
     if path is None:
-        raise NativeError(
-            f"no native library for {platform.machine()} with {8 * struct.calcsize('P')}-bit "
-            f"pointers in {FOLDER}; build it with tools/build_kernels.py, or set "
-            "EDGE_TRAIN_KERNELS=numpy"
-        )
+        raise NativeError(missing())
     return steps_of(load(path, _variant()), "native")
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
+from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.formula import TO_END, Formula, Operand, Refuse
 from edge_train.graph.passes import outer_reads
@@ -15,8 +18,10 @@ __all__ = ["TO_END", "Builder", "LabelRange", "Operand", "Refuse"]
 class Builder(Formula):
     """Collects the nodes and constants of a lowered graph."""
 
-    def __init__(self, graph: ir.Graph, shapes: Shapes) -> None:
+    def __init__(self, graph: ir.Graph, shapes: Shapes, fused: bool = False) -> None:
         super().__init__(graph, shapes)
+        #: whether nodes may become our own kernels
+        self.fused = fused
         #: state that a training step replaces (running statistics): graph input -> new value
         self.updates: dict[str, str] = {}
         #: gradient accumulators: buffer input -> gradient tensor
@@ -42,6 +47,34 @@ class Builder(Formula):
             for node in self.source.nodes:
                 self._read |= outer_reads(node)
         return name in self._read
+
+    def native(
+        self, op_type: str, *inputs: str, like: Sequence[str] = ("",), **attributes: Any
+    ) -> tuple[str, ...]:
+        """Adds one of our own kernels; ``like``: for each output a tensor of its dtype and shape.
+
+        An empty name in ``like`` leaves an output's shape open, float32.
+        """
+        outputs = self.ops(op_type, *inputs, n=len(like), domain=ir.NATIVE, **attributes)
+        for output, model in zip(outputs, like, strict=True):
+            known = model or output
+            dims = self.shapes.dims(model) if model else None
+            self.shapes.set(output, self.elem_type(known) if model else dtypes.FLOAT, dims)
+        return outputs
+
+    def native_some(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        like: Sequence[str],
+        wanted: Sequence[bool],
+        **attributes: Any,
+    ) -> tuple[str, ...]:
+        """A kernel of our own whose outputs are optional: those not ``wanted`` are left out."""
+        names = self.native(op_type, *inputs, like=like, **attributes)
+        names = tuple(name if asked else "" for name, asked in zip(names, wanted, strict=True))
+        self.nodes[-1] = replace(self.nodes[-1], outputs=names)
+        return names
 
     def kept(self, node: ir.Node) -> tuple[str, ...]:
         """Adds an ordinary node under new output names, which are returned."""

@@ -13,7 +13,7 @@ from edge_train import dtypes
 from edge_train.errors import EdgeTrainError, UnsupportedOp
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder, LabelRange, Refuse
-from edge_train.graph.lowering.registry import cast_away, lowers, rule_for
+from edge_train.graph.lowering.registry import cast_away, fused_rule_for, lowers, rule_for
 from edge_train.graph.lowering.repairs import repair
 from edge_train.graph.opset import raise_opset
 from edge_train.graph.passes import live_nodes, outer_reads, with_bodies
@@ -60,14 +60,14 @@ def accumulator(b: Builder, node: ir.Node) -> tuple[str, ...]:
     return ("",)
 
 
-def lower(model: ir.Model) -> Lowered:
-    """Rewrites a model for stock onnxruntime.
+def lower(model: ir.Model, fused: bool = False) -> Lowered:
+    """Rewrites a model for stock onnxruntime: to standard ops, or ``fused`` to our own kernels too.
 
     Errors: LoweringRefused for nodes whose rule refuses them, ArtifactError for an opset that
     cannot be raised.
     """
     model = raise_opset(model)
-    b = Builder(model.graph, Shapes.of(model))
+    b = Builder(model.graph, Shapes.of(model), fused)
     alias: dict[str, str] = {}
     refused: list[str] = []
     for node in model.graph.nodes:
@@ -89,8 +89,13 @@ def lower(model: ir.Model) -> Lowered:
 
 
 def _lower_node(b: Builder, node: ir.Node, source: ir.Node, alias: dict[str, str]) -> None:
-    rule, others = rule_for(node), cast_away(node)
     b.begin(source)
+    fused = fused_rule_for(b, node)
+    made = fused(b, node) if fused else None
+    if made is not None:
+        _stand_for(b, source, (made,) if isinstance(made, str) else made, alias)
+        return
+    rule, others = rule_for(node), cast_away(node)
     widened = _in_float32(b, node, others) if others else node
     if rule is not None:
         results = rule(b, widened)
@@ -100,6 +105,17 @@ def _lower_node(b: Builder, node: ir.Node, source: ir.Node, alias: dict[str, str
         return
     else:
         names = b.kept(widened)
+    _stand_for(b, source, names, alias, others)
+
+
+def _stand_for(
+    b: Builder,
+    source: ir.Node,
+    names: tuple[str, ...],
+    alias: dict[str, str],
+    others: frozenset[int] = frozenset(),
+) -> None:
+    """Notes which tensor now stands for each output, in the output's own dtype."""
     for output, name in zip(source.outputs, names, strict=False):
         if output and name:
             if b.shapes.elem_type(output) in others and b.elem_type(name) == dtypes.FLOAT:
@@ -111,7 +127,7 @@ def _lower_node(b: Builder, node: ir.Node, source: ir.Node, alias: dict[str, str
 
 def _lowered_body(outer: Builder, body: ir.Graph) -> ir.Graph:
     """The body of a loop or a branch with its nodes rewritten, its outputs under their names."""
-    b = Builder(body, Shapes.of(body, outer=outer.shapes))
+    b = Builder(body, Shapes.of(body, outer=outer.shapes), outer.fused)
     b.prefix = outer.fresh_prefix()
     alias: dict[str, str] = {}
     for node in body.nodes:
@@ -246,6 +262,8 @@ def _model(source: ir.Model, graph: ir.Graph) -> ir.Model:
     domains = {node.domain for node in graph.nodes if node.domain not in ir.ONNX_DOMAINS}
     imports = [("", source.opset() or 0)]
     imports += [(name, version) for name, version in source.opset_imports if name in domains]
+    if ir.NATIVE in domains:
+        imports.append((ir.NATIVE, 1))
     return ir.Model(graph, IR_VERSION, imports, source.extra)
 
 

@@ -6,6 +6,10 @@ nobody reads). It raises Refuse when this form of the op cannot be lowered.
 Rules compute in float32 or double: the driver casts half-precision tensors around them, except for
 those that only move data (``moves``). ``float_only`` marks the rules whose standard ops onnxruntime
 has for float32 only, so that double is cast as well.
+
+``fuses`` registers a second rule that writes one of our own kernels (native/kernels.c) instead; it
+is asked first where the native library is used and every float tensor it reads is float32, and
+returns None for the forms that it leaves to the standard ops.
 """
 
 from __future__ import annotations
@@ -18,7 +22,10 @@ from edge_train.graph.lowering.builder import Builder
 
 Rule = Callable[[Builder, ir.Node], "str | tuple[str, ...]"]
 
+FusedRule = Callable[[Builder, ir.Node], "str | tuple[str, ...] | None"]
+
 RULES: dict[tuple[str, str], Rule] = {}
+FUSED: dict[tuple[str, str], FusedRule] = {}
 
 _HALF = frozenset({dtypes.FLOAT16, dtypes.BFLOAT16})
 _NOT_FLOAT = _HALF | {dtypes.DOUBLE}
@@ -61,6 +68,18 @@ def lowers(
     return register
 
 
+def fuses(*op_types: str, domain: str = ir.MICROSOFT) -> Callable[[FusedRule], FusedRule]:
+    """Registers the decorated function as the fused rule of the named ops."""
+
+    def register(rule: FusedRule) -> FusedRule:
+        for op_type in op_types:
+            if FUSED.setdefault((domain, op_type), rule) is not rule:
+                raise ValueError(f"two fused rules for {domain or 'ai.onnx'}::{op_type}")
+        return rule
+
+    return register
+
+
 def cast_away(node: ir.Node) -> frozenset[int]:
     """The element types of a node's tensors that are cast to float32 around it."""
     return _CAST_AWAY.get(_key(node), frozenset())
@@ -69,6 +88,14 @@ def cast_away(node: ir.Node) -> frozenset[int]:
 def rule_for(node: ir.Node) -> Rule | None:
     """The rule of a node, or None where onnxruntime runs the op itself."""
     return RULES.get(_key(node))
+
+
+def fused_rule_for(b: Builder, node: ir.Node) -> FusedRule | None:
+    """The fused rule of a node, None where there is none or a tensor is of another float type."""
+    rule = FUSED.get(_key(node)) if b.fused else None
+    if rule is None or any(b.shapes.elem_type(name) in _NOT_FLOAT for name in node.inputs if name):
+        return None
+    return rule
 
 
 def _key(node: ir.Node) -> tuple[str, str]:

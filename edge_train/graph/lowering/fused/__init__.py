@@ -1,0 +1,8 @@
+"""Fused rules: training ops become our own kernels (native/kernels.c), where these fit."""
+
+from edge_train.graph.lowering.fused import convolution
+
+__all__ = ["FAMILIES"]
+
+# importing a family registers its rules
+FAMILIES = (convolution,)

@@ -1,0 +1,52 @@
+"""Convolutions by our own kernels: depthwise ones, which onnxruntime runs by a general path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edge_train.graph import ir
+from edge_train.graph.lowering.builder import Builder
+from edge_train.graph.lowering.convolution import kernel_of
+from edge_train.graph.lowering.registry import fuses
+from edge_train.graph.lowering.windows import Window, window_of
+
+#: native/conv_depthwise.c keeps a sum for each tap of a kernel
+MOST_TAPS = 121
+
+
+@fuses("Conv", domain="")
+def conv(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
+    x, w = node.inputs[:2]
+    found = _depthwise(b, node, x, w)
+    if found is None:
+        return None
+    return b.native("DepthwiseConv", *node.inputs, like=(node.output(0),), **found)
+
+
+@fuses("ConvGrad")
+def conv_grad(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
+    dy, x, w = node.inputs
+    found = _depthwise(b, node, x, w)
+    if found is None:
+        return None
+    wanted = [b.is_read(b.node.output(i)) for i in range(3)]
+    likes = [x, w, node.output(2)]
+    return b.native_some("DepthwiseConvGrad", (dy, x, w), likes, wanted, **found)
+
+
+def _depthwise(b: Builder, node: ir.Node, x: str, w: str) -> dict[str, Any] | None:
+    """The kernel's attributes where one filter of two axes meets one channel, else None."""
+    group, dims = node.attr("group", 1), b.shapes.dims(w) or ()
+    if b.shapes.rank(x) != 4 or len(dims) != 4 or group == 1 or dims[:2] != (group, 1):
+        return None
+    kernel = kernel_of(b, node, w)
+    if kernel is None or kernel[0] * kernel[1] > MOST_TAPS:
+        return None
+    return window_attributes(window_of(b, node, x, kernel))
+
+
+def window_attributes(window: Window) -> dict[str, Any] | None:
+    """Strides, pads and dilations for a kernel; None where the pads depend on the run."""
+    if window.pads is None or min(window.pads, default=0) < 0:
+        return None
+    return {"strides": window.strides, "pads": window.pads, "dilations": window.dilations}

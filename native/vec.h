@@ -1,0 +1,55 @@
+/* Vectors of the instruction set this file is compiled for (GCC vector extensions). */
+#ifndef EDGE_TRAIN_VEC_H
+#define EDGE_TRAIN_VEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__AVX512F__)
+enum { VB = 64 };
+#elif defined(__AVX2__)
+enum { VB = 32 };
+#else
+enum { VB = 16 };
+#endif
+enum { VL = VB / 4 }; /* floats a vector */
+
+typedef float vf __attribute__((vector_size(VB)));
+typedef int32_t vi __attribute__((vector_size(VB)));
+typedef float vf_unaligned __attribute__((vector_size(VB), aligned(4), may_alias));
+typedef int32_t vi_unaligned __attribute__((vector_size(VB), aligned(4), may_alias));
+
+static inline vf load(const float *p) { return *(const vf_unaligned *)p; }
+static inline void store(float *p, vf v) { *(vf_unaligned *)p = v; }
+static inline vf splat(float x) { return x - (vf){0}; } /* keeps -0 */
+static inline vf choose(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
+/* As x86's: the second operand where one is NaN. */
+static inline vf vmax(vf a, vf b) { return choose(a > b, a, b); }
+static inline vf vmin(vf a, vf b) { return choose(a < b, a, b); }
+
+static inline float sum_of(vf v) {
+  float total = 0;
+  for (int i = 0; i < VL; i++) total += v[i];
+  return total;
+}
+
+/* The first `count` (< VL) numbers, zeros after them. */
+static inline vf load_part(const float *p, size_t count) {
+  vf v = {0};
+  for (size_t i = 0; i < count; i++) v[i] = p[i];
+  return v;
+}
+static inline void store_part(float *p, vf v, size_t count) {
+  for (size_t i = 0; i < count; i++) p[i] = v[i];
+}
+
+static inline size_t least(size_t a, size_t b) { return a < b ? a : b; }
+static inline size_t most(size_t a, size_t b) { return a > b ? a : b; }
+
+/* Work is cut into at most so many jobs whatever the number of threads: same bits with any. */
+enum { MAX_JOBS = 16 };
+static inline size_t part_start(size_t job, size_t jobs, size_t total) {
+  return total / jobs * job + least(job, total % jobs);
+}
+
+#endif

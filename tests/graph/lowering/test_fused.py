@@ -1,0 +1,62 @@
+"""The fused target: our own kernels against the same rows that the portable rules answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.lowering import check, model_of, nudged, run_lowered
+from support.rows.tables import ROWS, row_of
+from support.training import module_of, set_parameters
+from support.zoo import DETERMINISTIC, ZOO
+
+from edge_train.graph import ir
+from edge_train.graph.lowering import lower
+from edge_train.graph.lowering.registry import FUSED
+from edge_train.kernels import native
+
+pytestmark = pytest.mark.skipif(
+    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
+)
+
+#: names alone decide, so that collecting does not make every row
+_OPS = {op_type for _, op_type in FUSED}
+CANDIDATES = [name for name in ROWS if name.split(":")[0] in _OPS]
+
+
+def _kernels(name: str, dynamic: bool = False) -> set[str]:
+    nodes = lower(model_of(row_of(name), dynamic), fused=True).model.graph.nodes
+    return {node.op_type for node in nodes if node.domain == ir.NATIVE}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["sizes", "symbols"])
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_row(name: str, dynamic: bool) -> None:
+    row = row_of(name)
+    check(row, run_lowered(row, dynamic, fused=True))
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_row_can_fail(name: str) -> None:
+    row = row_of(name)
+    got = run_lowered(row, fused=True)
+    with pytest.raises(AssertionError):
+        check(nudged(row), got)
+
+
+def test_every_fused_rule_is_used_by_a_row() -> None:
+    used = {name.split(":")[0] for name in ROWS if _kernels(name)}
+    assert not _OPS - used
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_fused_equals_portable_on_the_zoo(name: str) -> None:
+    case = ZOO[name]
+    results = {}
+    for kernels in ("portable", "fused"):
+        module = module_of(case, kernels=kernels)
+        set_parameters(module, case.params(0))
+        loss = module(**case.feed)
+        results[kernels] = np.asarray(loss), module.arena.gradients.copy()
+    (loss, gradients), (wanted, portable) = results["fused"], results["portable"]
+    np.testing.assert_allclose(loss, wanted, rtol=1e-5)
+    assert np.linalg.norm(gradients - portable) <= 1e-5 * np.linalg.norm(portable)

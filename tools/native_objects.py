@@ -1,0 +1,109 @@
+"""Compiles native/*.c for one architecture: kernels.c once for each instruction set.
+
+Freestanding C: no libc, no libgcc; ``-z defs`` of the link in build_kernels.py proves it.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCES = Path(__file__).parents[1] / "native"
+
+#: the file that holds all kernels of an instruction set; every other .c is compiled once
+KERNELS = "kernels.c"
+
+FLAGS = (
+    *("-std=gnu11", "-O3", "-ffreestanding", "-nostdlib", "-fPIC", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-fno-stack-protector"),
+    *("-fno-asynchronous-unwind-tables", "-fno-ident", "-ffp-contract=fast", "-fno-math-errno"),
+    "-fno-tree-loop-distribute-patterns",  # loops of memory.c must not call themselves
+    f"-ffile-prefix-map={SOURCES}=native",
+)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler for an architecture, and the flags of each of its instruction sets."""
+
+    machine: str
+    programs: tuple[str, ...]
+    package: str
+    levels: dict[str, tuple[str, ...]]
+
+    def program(self) -> str | None:
+        """The first program that is installed; plain gcc serves this machine only."""
+        here = self.machine == platform.machine()
+        usable = [name for name in self.programs if here or name != "gcc"]
+        return next((name for name in usable if shutil.which(name)), None)
+
+
+COMPILERS = {
+    compiler.machine: compiler
+    for compiler in (
+        Compiler(
+            "x86_64",
+            ("x86_64-linux-gnu-gcc", "gcc"),
+            "gcc",
+            {
+                "base": (),
+                "avx2": ("-march=x86-64-v3",),
+                "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+            },
+        ),
+        Compiler(
+            "aarch64",
+            ("aarch64-linux-gnu-gcc", "gcc"),
+            "gcc-aarch64-linux-gnu",
+            # x18 belongs to Android; outline atomics would need libgcc
+            {"base": ("-march=armv8-a", "-ffixed-x18", "-mno-outline-atomics")},
+        ),
+        Compiler(
+            "armv7",
+            ("arm-linux-gnueabihf-gcc",),
+            "gcc-arm-linux-gnueabihf",
+            {
+                "base": (
+                    *("-mcpu=cortex-a7", "-mfpu=neon-vfpv4", "-mfloat-abi=hard"),
+                    # GCC gives NEON's flushing arithmetic only to those who ask for unsafe maths;
+                    # the parts of it that change results for numbers are taken back
+                    *("-funsafe-math-optimizations", "-fno-associative-math"),
+                    *("-fno-reciprocal-math", "-fsigned-zeros", "-ftrapping-math"),
+                )
+            },
+        ),
+    )
+}
+
+
+def compile_sources(machine: str, folder: Path) -> list[Path]:
+    """Object files of every C source for ``machine``, made in ``folder``.
+
+    Errors: SystemExit naming the compiler's package where there is none.
+    """
+    compiler = COMPILERS[machine]
+    program = compiler.program()
+    if program is None:
+        wanted = " or ".join(compiler.programs)
+        raise SystemExit(f"no C compiler for {machine}: install {compiler.package} ({wanted})")
+    objects = []
+    for source in sorted(SOURCES.glob("*.c")):
+        if source.name in _parts():
+            continue
+        levels = compiler.levels if source.name == KERNELS else {"": compiler.levels["base"]}
+        for level, flags in levels.items():
+            target = folder / f"{source.stem}{level and '_' + level}.o"
+            define = [f"-DET_ISA={level}"] if level else []
+            command = [program, *FLAGS, *flags, *define, "-c", str(source), "-o", str(target)]
+            subprocess.run(command, check=True)
+            objects.append(target)
+    return objects
+
+
+def _parts() -> set[str]:
+    """The sources that kernels.c includes."""
+    lines = (SOURCES / KERNELS).read_text(encoding="utf-8").splitlines()
+    return {line.split('"')[1] for line in lines if line.startswith("#include") and '.c"' in line}
