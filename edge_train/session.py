@@ -21,6 +21,7 @@ from edge_train import dtypes
 from edge_train.errors import ArtifactError, RunError, UnsupportedOp
 from edge_train.graph import ir, onnx_codec
 from edge_train.graph.order import memory_order
+from edge_train.kernels import native
 
 #: a tensor that goes into or comes out of a graph
 Fed: TypeAlias = np.ndarray | onnxruntime.OrtValue
@@ -85,6 +86,8 @@ def make_session(
     Errors: UnsupportedOp lists every node whose op onnxruntime lacks; ArtifactError otherwise.
     """
     options = options or default_options()
+    if any(domain == ir.NATIVE for domain, _ in model.opset_imports):
+        native.register_ops(options)
     data = onnx_codec.encode(model)
     try:
         running = running_graph(model, data, options)
