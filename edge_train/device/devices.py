@@ -1,0 +1,201 @@
+"""Devices: where memory can be had. ``open_device`` makes one of a name.
+
+"cpu" is the process's own memory, "file:PATH" the pages of a file, copied when written to,
+"shm:NAME" memory that other processes see, "opencl:N" an OpenCL device.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edge_train.device import native
+from edge_train.device.buffer import DeviceBuffer, Shape, host_array
+from edge_train.device.names import DeviceName, parse
+from edge_train.device.pages import Host, Wish
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What a device is: ``memory`` and ``largest`` buffer in bytes, None where nothing limits.
+
+    ``exact`` tells whether its divisions and roots are rounded as the CPU's.
+    """
+
+    name: str
+    description: str
+    shares_memory: bool
+    exact: bool
+    memory: int | None = None
+    largest: int | None = None
+
+
+class Device:
+    """Host memory: "cpu", with the options "huge" (pages of 2 MB where there are such) and "lock".
+
+    The base class of the other devices.
+    """
+
+    def __init__(self, name: DeviceName, api: native.Api | None) -> None:
+        self._name = name
+        self._host = Host(api)
+
+    @property
+    def name(self) -> str:
+        """The name that ``open_device`` takes."""
+        return str(self._name)
+
+    @property
+    def kind(self) -> str:
+        """ "cpu", "file", "shm" or "opencl"."""
+        return self._name.kind
+
+    def allocate(self, shape: Shape, dtype: Any = np.float32) -> DeviceBuffer:
+        """A buffer of zeros, on a multiple of 64 bytes.
+
+        Errors: ValueError for a negative size, NativeError when there is no such memory.
+        """
+        kind, nbytes = _layout(shape, dtype)
+        options = self._name.options
+        wish = Wish(huge="huge" in options, lock="lock" in options)
+        return DeviceBuffer(self, self._host.new(nbytes, wish), kind, shape)
+
+    def adopt(self, source: Any) -> DeviceBuffer:
+        """A buffer over memory that is there: of an array, OrtValue or DLPack tensor, not copied.
+
+        Errors: ValueError for memory that is not contiguous.
+        """
+        array = host_array(source)
+        if not array.flags.c_contiguous:
+            raise ValueError("only contiguous memory can be adopted; pass a copy")
+        raw = array.reshape(-1).view(np.uint8)
+        return DeviceBuffer(self, raw, array.dtype, array.shape)
+
+    def info(self) -> DeviceInfo:
+        """What the device is."""
+        description = "host memory" if self._host.api else "host memory (no native library)"
+        return DeviceInfo(self.name, description, shares_memory=True, exact=True)
+
+    def synchronise(self) -> None:
+        """Returns when everything that was asked of the device is done."""
+
+    def check(self, code: int, what: str) -> None:
+        """NativeError with the device's name unless ``code`` is 0."""
+        native.check(code, f"device '{self.name}': {what}")
+
+    def __repr__(self) -> str:
+        return f"Device({self.name})"
+
+
+class FileDevice(Device):
+    """The bytes of a file, mapped copy-on-write: reading costs no private memory, writing that of
+    the pages written to; the file never changes.
+
+    The file must not be overwritten in place while it is mapped: replace it (as edge_train's own
+    saves do). ``check_size`` notices one that became longer or shorter.
+    """
+
+    def __init__(self, name: DeviceName, api: native.Api | None) -> None:
+        super().__init__(name, api)
+        self.path = os.path.abspath(name.argument)
+        self._file = _Descriptor(os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
+        self.file_size = os.fstat(self._file.number).st_size
+
+    def allocate(
+        self, shape: Shape | None = None, dtype: Any = np.float32, offset: int = 0
+    ) -> DeviceBuffer:
+        """The file from byte ``offset`` on; without a shape, all of it.
+
+        Errors: ValueError when the file is shorter, or changed its size since it was opened.
+        """
+        self.check_size()
+        if shape is None:
+            shape = max(self.file_size - offset, 0) // np.dtype(dtype).itemsize
+        kind, nbytes = _layout(shape, dtype)
+        label = f"file '{self.path}'"
+        pages = self._host.of_file(self._file.number, nbytes, offset, Wish(), label)
+        if not isinstance(pages, np.ndarray) and (offset % kind.itemsize):
+            raise ValueError(f"byte {offset} of {label} is no place for {kind}")
+        return DeviceBuffer(self, pages, kind, shape)
+
+    def check_size(self) -> None:
+        """ValueError when the file is longer or shorter than it was when it was mapped."""
+        size = os.fstat(self._file.number).st_size
+        if size != self.file_size:
+            raise ValueError(
+                f"file '{self.path}' is mapped and had {self.file_size} bytes, now it has {size}: "
+                "it was overwritten in place. Replace files instead (write another and rename "
+                "it), and load this one again"
+            )
+
+    def info(self) -> DeviceInfo:
+        """The file and its size."""
+        description = f"file '{self.path}', copied when written to"
+        return DeviceInfo(self.name, description, True, True, self.file_size, self.file_size)
+
+
+class _Descriptor:
+    """An open file that is closed with its last user."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+def _layout(shape: Shape, dtype: Any) -> tuple[np.dtype[Any], int]:
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    kind = np.dtype(dtype)
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"a buffer of shape {sizes}: every size must be >= 0")
+    if kind.hasobject:
+        raise TypeError(f"a buffer of {kind}: expected numbers")
+    nbytes = kind.itemsize
+    for size in sizes:
+        nbytes *= size
+    return kind, nbytes
+
+
+def open_device(name: str, *, native_library: bool = True, **options: Any) -> Device:
+    """The device called ``name``: "cpu", "cpu:huge,lock", "file:PATH", "shm:NAME", "opencl:N".
+
+    ``native_library=False`` does without the native library: all but OpenCL work so too. For
+    "opencl", ``copies=True`` keeps host and device memory apart even where they could be one.
+
+    Errors: TypeError, ValueError for a name that is none, for "cuda", and for a missing path;
+    OSError for a file that cannot be opened; NativeError where there is no such device.
+    """
+    parsed = parse(name)
+    api = native.library() if native_library else None
+    return _MAKERS[parsed.kind](parsed, api, **options)
+
+
+def _file(name: DeviceName, api: native.Api | None) -> Device:
+    if not name.argument:
+        raise ValueError("device 'file': say which, as in 'file:PATH'")
+    return FileDevice(name, api)
+
+
+def _shared(name: DeviceName, api: native.Api | None, **options: Any) -> Device:
+    from edge_train.device.shared import SharedDevice
+
+    return SharedDevice(name, api, **options)
+
+
+def _opencl(name: DeviceName, api: native.Api | None, **options: Any) -> Device:
+    from edge_train.device.opencl import OpenClDevice
+
+    return OpenClDevice(name, api, **options)
+
+
+_MAKERS: dict[str, Callable[..., Device]] = {
+    "cpu": Device,
+    "file": _file,
+    "shm": _shared,
+    "opencl": _opencl,
+}
