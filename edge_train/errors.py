@@ -8,12 +8,13 @@
     |   |-- CheckpointCorrupt    the bytes break the format (truncated, out of bounds)
     |   `-- CheckpointVersion    a format version this package does not know
     |-- NominalStateError        the parameters have names but no data yet: fill them first
+    |-- DataError                training data cannot be read, or does not fit the model's inputs
     |-- RunError                 onnxruntime failed while it ran a graph
     `-- NativeError              the native library is missing, unusable or out of memory
 
 Wrong arguments of a call stay ValueError, TypeError, KeyError or IndexError, as in
-onnxruntime.training.api. ShapeMismatch, NominalStateError and UnsupportedOp derive from the
-matching builtin too, so that code written for the reference API keeps its except clauses.
+onnxruntime.training.api. ShapeMismatch, NominalStateError, DataError and UnsupportedOp derive from
+the matching builtin too, so that code written for the reference API keeps its except clauses.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ class CheckpointVersion(CheckpointError):
 
 class NominalStateError(EdgeTrainError, RuntimeError):
     """The state is nominal (names without data); ``copy_buffer_to_parameters`` fills it."""
+
+
+class DataError(EdgeTrainError, ValueError):
+    """Training data cannot be used; the text names the file, the line or the input."""
 
 
 class RunError(EdgeTrainError, RuntimeError):

@@ -22,7 +22,8 @@ def linear_factor(step: int, warmup: int, total: int) -> float:
     return max(0.0, (total - step) / max(1, total - warmup))
 
 
-def _check_count(name: str, value: SupportsIndex, least: int) -> int:
+def check_count(name: str, value: SupportsIndex, least: int) -> int:
+    """``value`` as an int >= ``least``; TypeError, ValueError otherwise."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
     count = operator.index(value)
@@ -57,8 +58,8 @@ class LinearLRScheduler:
         *,
         reference_order: bool = False,
     ) -> None:
-        warmup = _check_count("warmup_step_count", warmup_step_count, 0)
-        total = _check_count("total_step_count", total_step_count, 1)
+        warmup = check_count("warmup_step_count", warmup_step_count, 0)
+        total = check_count("total_step_count", total_step_count, 1)
         if total < warmup and not reference_order:
             raise ValueError(
                 f"warmup_step_count {warmup} exceeds total_step_count {total}; if they are swapped "
@@ -118,7 +119,7 @@ def _stored(state: CheckpointState) -> tuple[int, int, float, int] | None:
         fields: dict[str, Any] = json.loads(text)
         if fields["kind"] != "linear":
             raise ValueError(f"unknown kind {fields['kind']!r}")
-        counts = [_check_count(key, fields[key], 0) for key in ("warmup", "total", "position")]
+        counts = [check_count(key, fields[key], 0) for key in ("warmup", "total", "position")]
         initial_lr = check_number("initial_lr", fields["initial_lr"])
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(

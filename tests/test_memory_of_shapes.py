@@ -23,7 +23,7 @@ state = CheckpointState.load_checkpoint(folder / "checkpoint")
 module = Module(folder / "training_model.onnx", state, session_options=options)
 step = Optimizer(folder / "optimizer_model.onnx", module)
 rng = np.random.default_rng(0)
-known = [d if isinstance(d, int) else 1 for d in module._train.inputs._values[0].dims[1:]]
+known = [d if isinstance(d, int) else 1 for d in module.input_values()[0].dims[1:]]
 
 def train(batch):
     images = rng.standard_normal((batch, *known)).astype(np.float32)

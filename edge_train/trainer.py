@@ -1,0 +1,272 @@
+"""Trainer: the training loop of a device that may be switched off at any time.
+
+Data -> micro-batches -> Module -> Optimizer, the rate from a schedule; evaluation, saves by time,
+heat and battery (governor), progress. The parts are in ``edge_train/training``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from edge_train.data.sources import Batches, source_of
+from edge_train.errors import DataError
+from edge_train.governor import Governor, StopReason
+from edge_train.metrics import UserMetric
+from edge_train.module import Module
+from edge_train.optimizer import Optimizer, check_number
+from edge_train.scheduler import check_count
+from edge_train.schedules import Schedule, constant
+from edge_train.training.evaluation import LOSS, Evaluator
+from edge_train.training.feeds import Feeder
+from edge_train.training.keeper import Keeper
+from edge_train.training.loop import Callback, Goal, Loop, Shows
+from edge_train.training.order import Reader
+from edge_train.training.predictions import Judged
+from edge_train.training.process import peak_bytes
+from edge_train.training.result import Result
+from edge_train.training.run_folder import RunFolder
+from edge_train.training.run_state import RunState
+from edge_train.training.signals import stopping
+
+__all__ = ["Result", "StopReason", "Trainer"]
+
+#: a schedule, or a function from the number of steps to one, or a constant rate
+AnySchedule = Schedule | Callable[[int], Schedule] | float
+
+
+class Trainer:
+    """Trains ``module`` with ``optimizer`` on ``data`` until ``epochs`` or ``steps`` are done.
+
+    >>> trainer = Trainer(module, optimizer, (images, labels), epochs=10, folder="run")
+    >>> trainer.run().reason
+    <StopReason.COMPLETED: 'completed'>
+
+    Data: ``data`` is what ``edge_train.data.source_of`` takes; ``inputs`` maps model inputs to the
+    data's arrays, ``scale`` multiplies them. ``batch_size`` rows make an update; ``micro_batch``
+    rows go through the graph at once, their gradients add up to the same update (BatchNorm
+    normalises by micro-batch). Batches of an iterable are taken as they come. A NaN or infinity in
+    any micro-batch drops the whole update; ``max_skipped`` of these in a row end the run (FAILED).
+
+    Rate: ``schedule`` is a Schedule, a function of the total steps that makes one
+    (``partial(cosine, 0.01)``), or a number; None leaves the optimizer's rate.
+
+    Judging: ``evaluation`` is data like ``data``; the loss and ``metrics`` are taken on it every
+    ``evaluate_every`` steps (None: after each epoch) and at the end. ``best`` names the metric that
+    chooses the best weights and that the schedule watches. ``judged`` says which output of the
+    eval graph metrics compare with which input.
+
+    Keeping: with a ``folder``, the state is saved every ``save_every`` seconds and at a stop, and a
+    later run with the same arguments goes on from it, batch for batch, bit for bit (as long as
+    an iterable or dataset gives the same rows again). ``fresh`` throws the folder's run away.
+
+    ``callbacks`` get each StepRecord; a true answer or a StopReason ends the run. SIGINT, SIGTERM
+    and SIGHUP let the step finish, save and end it.
+
+    Raises ValueError, TypeError and DataError for arguments that do not fit each other.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        optimizer: Optimizer,
+        data: Any,
+        *,
+        schedule: AnySchedule | None = None,
+        batch_size: int = 32,
+        micro_batch: int | None = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        inputs: Mapping[str, str] | None = None,
+        scale: Mapping[str, float] | None = None,
+        evaluation: Any = None,
+        metrics: Sequence[str | UserMetric] = (),
+        evaluate_every: int | None = None,
+        best: str = LOSS,
+        judged: Judged | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        save_every: float = 300.0,
+        fresh: bool = False,
+        max_skipped: int = 100,
+        callbacks: Sequence[Callback] = (),
+        governor: Governor | None = None,
+        progress: Shows | None = None,
+    ) -> None:
+        self.module, self.optimizer = module, optimizer
+        self.governor = governor or Governor()
+        self._goal = _goal(epochs, steps, evaluate_every, best, max_skipped)
+        self._feeder = Feeder(_training_inputs(module), inputs or {}, scale or {}, micro_batch)
+        size = check_count("batch_size", batch_size, 1)
+        self._reader = Reader(
+            source_of(data), size, check_count("seed", seed, 0), shuffle, drop_last
+        )
+        self._feeder = self._feeder.for_batches(self._reader)
+        _check_epochs(data, epochs)
+        self._evaluator = self._make_evaluator(evaluation, metrics, judged)
+        self._schedule = self._make_schedule(schedule)
+        self._folder = None if folder is None else RunFolder(folder)
+        self._save_every, self._fresh = check_number("save_every", save_every), fresh
+        self._callbacks, self._progress = tuple(callbacks), progress
+        self._run: RunState | None = None
+
+    @property
+    def total_steps(self) -> int | None:
+        """The updates of the whole run; None where only the data's end tells."""
+        batches, goal = self._reader.batches, self._goal
+        by_epochs = None if goal.epochs is None or batches is None else goal.epochs * batches
+        known = [count for count in (goal.steps, by_epochs) if count is not None]
+        return min(known) if known else None
+
+    def stop(self) -> None:
+        """Ends the run after the present step, saved; may be called from a callback or a thread."""
+        self.governor.request_stop(StopReason.REQUESTED)
+
+    def evaluate(self) -> dict[str, float]:
+        """The loss and the metrics on the evaluation data now; DataError without such data."""
+        if self._evaluator is None:
+            raise DataError("there is no evaluation data: pass evaluation=")
+        return self._evaluator.run()
+
+    def run(self) -> Result:
+        """Trains, from where the folder's run is; returns why and where it ended.
+
+        An exception of the data, a callback or onnxruntime leaves the run saved at its last step.
+        CheckpointError where the folder cannot be used.
+        """
+        with ExitStack() as stack:
+            if self._folder is not None:
+                stack.enter_context(self._folder.opened())
+                if self._fresh:
+                    self._folder.clear()
+            stack.enter_context(stopping(self.governor.request_stop))
+            return self._attempt()
+
+    def _attempt(self) -> Result:
+        keeper = Keeper(
+            self._folder,
+            self.module,
+            self.optimizer,
+            self._schedule,
+            self._save_every,
+            self._tell,
+        )
+        reader = self._reader
+        run = keeper.take_up(RunState(reader.seed, reader.rows, reader.batch_size))
+        loop = Loop(
+            self.module,
+            self.optimizer,
+            self._schedule,
+            reader,
+            self._feeder,
+            self._evaluator,
+            self._goal,
+            keeper,
+            self.governor,
+            self._progress,
+            self._callbacks,
+            run,
+        )
+        if self._progress is not None:
+            self._progress.start(self.total_steps, run.step)
+        try:
+            reason = loop.drive()
+        except BaseException as error:
+            self._end_badly(loop, error)
+            raise
+        keeper.save(loop.run)
+        result = self._result(loop, reason, run.step)
+        if self._progress is not None:
+            self._progress.close(result)
+        return result
+
+    def _end_badly(self, loop: Loop, error: BaseException) -> None:
+        """The steps that were made are worth keeping whatever came after them."""
+        if isinstance(error, Exception):
+            with suppress(Exception):
+                loop.keeper.save(loop.run)
+        if self._progress is not None:
+            with suppress(Exception):
+                self._progress.close({"reason": StopReason.FAILED, "detail": repr(error)})
+
+    def _result(self, loop: Loop, reason: StopReason, resumed_from: int) -> Result:
+        run, summary = loop.run, self.governor.summary
+        return Result(
+            reason=reason,
+            steps=run.step,
+            epoch=run.epoch + 1,
+            loss=run.loss,
+            detail=loop.detail,
+            resumed_from=resumed_from,
+            skipped=run.skipped,
+            seconds=run.seconds,
+            paused={key.value: seconds for key, seconds in summary.paused.items()},
+            metrics=run.metrics,
+            best=run.best,
+            peak_memory=peak_bytes(),
+            throttled=summary.throttled,
+            bytes_written=loop.keeper.bytes_written,
+            saved=None if loop.keeper.failed else loop.keeper.saved,
+        )
+
+    def _tell(self, name: str, **fields: Any) -> None:
+        if self._progress is not None:
+            self._progress.event(name, **fields)
+
+    def _make_evaluator(
+        self, data: Any, metrics: Sequence[str | UserMetric], judged: Judged | None
+    ) -> Evaluator | None:
+        if data is None:
+            if metrics or self._goal.best != LOSS:
+                raise ValueError("metrics and best are about evaluation data: pass evaluation=")
+            return None
+        reader = Reader(
+            source_of(data), self._feeder.micro_batch or self._reader.batch_size, 0, False
+        )
+        made = Evaluator(self.module, reader, self._feeder, tuple(metrics), judged)
+        made.larger_is_better(self._goal.best)
+        return made
+
+    def _make_schedule(self, schedule: AnySchedule | None) -> Schedule | None:
+        if schedule is None or isinstance(schedule, Schedule):
+            return schedule
+        if not callable(schedule):
+            return constant(schedule)
+        if self.total_steps is None:
+            raise ValueError(
+                "schedule: it depends on the number of steps, which is not known: pass steps="
+            )
+        return schedule(self.total_steps)
+
+
+def _goal(
+    epochs: int | None, steps: int | None, every: int | None, best: str, max_skipped: int
+) -> Goal:
+    if epochs is None and steps is None:
+        raise ValueError("how long to train is not said: pass epochs or steps")
+    for name, count in (("epochs", epochs), ("steps", steps), ("evaluate_every", every)):
+        if count is not None:
+            check_count(name, count, 1)
+    return Goal(epochs, steps, every, best, check_count("max_skipped", max_skipped, 1))
+
+
+def _training_inputs(module: Module) -> tuple[Any, ...]:
+    was = module.training
+    module.train()
+    values = module.input_values()
+    module.train(was)
+    return values
+
+
+def _check_epochs(data: Any, epochs: int | None) -> None:
+    if isinstance(data, Batches):
+        data = data.batches
+    if isinstance(data, Iterator) and epochs is not None and epochs > 1:
+        raise ValueError(
+            f"epochs: an iterator can be gone through once, not {epochs} times; pass a list, an "
+            "iterable that starts over, or a function from the epoch to an iterable"
+        )

@@ -1,0 +1,64 @@
+"""One logical batch through the training graph, in micro-batches where it does not fit at once.
+
+The gradients that are left are those of the mean over the logical batch, as long as the model's
+loss is a mean over rows. BatchNorm is the exception: it normalises each micro-batch by its own
+statistics, and moves the running ones once a micro-batch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_train import session
+from edge_train.module import Module
+
+Feeds = dict[str, NDArray[Any]]
+
+
+def draw_seed(seed: int, step: int, part: int) -> int:
+    """The seed of Dropout in one run of the graph: a resumed run draws what it would have drawn."""
+    return int(np.random.SeedSequence([seed, step, part]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def run_batch(module: Module, feeds: Feeds, micro_batch: int | None, seed: int, step: int) -> float:
+    """Leaves the batch's gradients in the module; returns its mean loss.
+
+    A micro-batch with a NaN or infinite loss ends the batch: the Optimizer drops all of it then.
+    """
+    rows = len(next(iter(feeds.values())))
+    size = min(micro_batch or rows, rows)
+    module.lazy_reset_grad()
+    total, before = 0.0, size
+    for part, start in enumerate(range(0, rows, size)):
+        count = min(size, rows - start)
+        if part and count != before:
+            module.arena.gradients[...] *= np.float32(before / count)
+        session.set_seed(draw_seed(seed, step, part))
+        loss = _loss(module, _part(feeds, rows, start, start + count))
+        total += loss * count
+        before = count
+        if not math.isfinite(loss):
+            return loss
+    if before != rows:
+        # the sum is that of gradients of means over `before` rows
+        module.arena.gradients[...] *= np.float32(before / rows)
+    return total / rows
+
+
+def _part(feeds: Feeds, rows: int, start: int, stop: int) -> Feeds:
+    if stop - start == rows:
+        return feeds
+    return {
+        name: array[start:stop] if array.ndim and len(array) == rows else array
+        for name, array in feeds.items()
+    }
+
+
+def _loss(module: Module, feeds: Feeds) -> float:
+    made = module(**feeds)
+    loss = made[0] if isinstance(made, tuple) else made
+    return float(np.mean(np.asarray(loss if isinstance(loss, np.ndarray) else loss.numpy())))

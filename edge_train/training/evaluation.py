@@ -1,0 +1,75 @@
+"""One pass over a split with the eval graph: the mean loss and the metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge_train.data.sources import rows_in
+from edge_train.errors import DataError
+from edge_train.metrics import Metric, UserMetric, make
+from edge_train.module import Module
+from edge_train.training.feeds import Feeder
+from edge_train.training.order import Position, Reader
+from edge_train.training.predictions import Judged
+
+LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Evaluates ``module`` on the batches of ``reader``; ``judged`` is what the metrics compare."""
+
+    module: Module
+    reader: Reader
+    feeder: Feeder
+    metrics: tuple[str | UserMetric, ...] = ()
+    judged: Judged | None = None
+
+    def __post_init__(self) -> None:
+        made = make(self.metrics)
+        if made and self.judged is None:
+            raise DataError(
+                f"metrics {[metric.name for metric in made]}: nothing in the eval graph says what "
+                "the prediction is; name the tensor: prediction = '...'"
+            )
+
+    def larger_is_better(self, name: str) -> bool:
+        """Which way the metric ``name`` progresses; ValueError for a name that is not evaluated."""
+        if name == LOSS:
+            return False
+        for metric in make(self.metrics):
+            if metric.name == name:
+                return metric.larger_is_better
+        known = [LOSS, *(metric.name for metric in make(self.metrics))]
+        raise ValueError(f"best: '{name}' is not evaluated; the metrics are {known}")
+
+    def run(self) -> dict[str, float]:
+        """The mean loss over rows, and each metric by name; leaves the module in training mode."""
+        measured = make(self.metrics)
+        total, count = 0.0, 0
+        self.module.eval()
+        try:
+            for batch, _ in self.reader.one_epoch(Position()):
+                rows = rows_in(batch)
+                total += self._batch(self.feeder.feed(batch), measured) * rows
+                count += rows
+        finally:
+            self.module.train()
+        if not count:
+            raise DataError("evaluation: the split has no rows")
+        return {LOSS: total / count, **{metric.name: metric.value() for metric in measured}}
+
+    def _batch(self, feeds: dict[str, np.ndarray], measured: Sequence[Metric]) -> float:
+        made = self.module(**feeds)
+        outputs = made if isinstance(made, tuple) else (made,)
+        if measured and self.judged is not None:
+            names = self.module.output_names()
+            prediction = np.asarray(outputs[names.index(self.judged.prediction)])
+            for metric in measured:
+                metric.add(prediction, feeds[self.judged.target])
+        loss = float(np.mean(np.asarray(outputs[0])))
+        return loss if math.isfinite(loss) else math.nan

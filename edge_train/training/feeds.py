@@ -1,0 +1,129 @@
+"""From a batch of a source to what a graph is fed: names, dtypes, shapes, scaling."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_train import dtypes
+from edge_train.data.sources import Batch
+from edge_train.errors import DataError
+from edge_train.graph import ir
+from edge_train.training.order import Reader
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Feeder:
+    """Turns batches into feeds for ``inputs``, the user inputs of a graph.
+
+    ``names`` says which array of the data an input takes (default: the array of the same name, or
+    the arrays in order). An array that is not of the input's dtype is cast where that keeps what
+    the numbers are (uint8 to float32, not float32 to int64), multiplied by ``scale[input]``, and
+    reshaped where only the rows' shape differs ((n, 8, 8) for (n, 1, 8, 8)). ``micro_batch`` is how
+    many rows go through the graph at once, None for all.
+    """
+
+    inputs: tuple[ir.Value, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
+    scale: Mapping[str, float] = field(default_factory=dict)
+    micro_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        known = [value.name for value in self.inputs]
+        for option, given in (("inputs", self.names), ("scale", self.scale)):
+            for name in given:
+                if name not in known:
+                    raise DataError(
+                        f"{option}: the model has no input '{name}'{_near(name, known)}"
+                    )
+
+    def for_batches(self, reader: Reader) -> Feeder:
+        """The feeder with the micro-batch that a graph of fixed batch size asks for.
+
+        ValueError where the batches cannot be made of it.
+        """
+        sizes = {value.dims[0] for value in self.inputs if value.dims}
+        fixed = {size for size in sizes if isinstance(size, int) and size > 0}
+        if len(fixed) != 1 or reader.rows is None:
+            return self
+        size = fixed.pop()
+        if self.micro_batch not in (None, size):
+            raise ValueError(f"micro_batch: the model takes {size} rows at once, no other number")
+        last = 0 if reader.drop_last else reader.rows % reader.batch_size
+        if reader.batch_size % size or last % size:
+            raise ValueError(
+                f"the model takes {size} rows at once, batches are of {reader.batch_size} rows, "
+                f"the last of {last}; choose a batch_size that is a multiple, with drop_last"
+            )
+        return replace(self, micro_batch=size)
+
+    def feed(self, batch: Batch) -> dict[str, Array]:
+        """The arrays by input name; DataError names the input that cannot be made."""
+        return {
+            value.name: self._fitted(value, array)
+            for value, array in zip(self.inputs, self._columns(batch), strict=True)
+        }
+
+    def _columns(self, batch: Batch) -> Sequence[Array]:
+        if isinstance(batch, Mapping):
+            named = [self.names.get(value.name, value.name) for value in self.inputs]
+            if not self.names and not set(named) & set(batch) and len(batch) == len(named):
+                return list(batch.values())  # no name in common: in order, as a tuple
+            missing = [name for name in named if name not in batch]
+            if missing:
+                raise DataError(
+                    f"the data has no {missing}; it has {list(batch)}. Say which array each input "
+                    f"takes: inputs = {{{', '.join(f'{v.name} = ...' for v in self.inputs)}}}"
+                )
+            return [batch[name] for name in named]
+        if len(batch) != len(self.inputs):
+            raise DataError(
+                f"a batch has {len(batch)} arrays, the model's inputs are "
+                f"{[value.name for value in self.inputs]}"
+            )
+        return batch
+
+    def _fitted(self, value: ir.Value, array: Array) -> Array:
+        dtype = None if value.elem_type is None else dtypes.NUMPY.get(value.elem_type)
+        factor = self.scale.get(value.name)
+        if dtype is not None and array.dtype != dtype:
+            if not _keeps_meaning(array.dtype, dtype):
+                raise DataError(
+                    f"input '{value.name}' takes {dtype}, the data is {array.dtype}: it cannot be "
+                    "cast without loss; convert it"
+                )
+            array = array.astype(dtype)
+        if factor is not None:
+            array = array * array.dtype.type(factor)
+        return np.ascontiguousarray(_reshaped(value, array))
+
+
+def _keeps_meaning(given: np.dtype[Any], asked: np.dtype[Any]) -> bool:
+    if given.kind in "iub" and asked.kind in "iu":
+        return True  # labels: the graph's own check knows their range
+    return np.can_cast(given, asked, "same_kind")
+
+
+def _reshaped(value: ir.Value, array: Array) -> Array:
+    dims = value.dims
+    if dims is None or array.ndim == 0 or len(dims) == array.ndim:
+        return array
+    sizes = dims[1:]
+    if not dims or not all(isinstance(size, int) and size > 0 for size in sizes):
+        return array
+    known = [int(size) for size in sizes if isinstance(size, int)]
+    row = math.prod(array.shape[1:])
+    return array.reshape(len(array), *known) if math.prod(known) == row else array
+
+
+def _near(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean '{close[0]}'?" if close else f"; it has {known}"

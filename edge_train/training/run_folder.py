@@ -1,0 +1,166 @@
+"""The folder of a run: its last two states, the best one, and the marker of a run under way.
+
+States are named by their step, ``checkpoint-000001200``: a save makes a new file and only then
+removes the oldest, so that no fault of a write touches a state that is there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from edge_train.checkpoint import files
+from edge_train.checkpoint.files import open_checkpoint
+from edge_train.checkpoint.format import Checkpoint
+from edge_train.errors import CheckpointCorrupt, CheckpointError
+from edge_train.training.marker import Killed, Marker
+from edge_train.training.run_state import RunState, read_run, sealed, verified
+
+BEST = "best"
+METRICS = "metrics.jsonl"
+_STATE = re.compile(r"checkpoint-(\d{9,})")
+_KEPT = 2
+
+
+class RunFolder:
+    """The files of one run below ``path``; made with ``opened``."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._marker = Marker(self.path / "running")
+
+    @property
+    def best(self) -> Path:
+        """The weights of the best evaluation, a checkpoint without moments."""
+        return self.path / BEST
+
+    @property
+    def metrics(self) -> Path:
+        """The log of the run, one JSON object a line."""
+        return self.path / METRICS
+
+    @property
+    def killed(self) -> Killed | None:
+        """What is known of the last run, if it was killed."""
+        return self._marker.killed
+
+    @contextmanager
+    def opened(self) -> Iterator[RunFolder]:
+        """Makes the folder and marks it as in use for the duration of the block.
+
+        CheckpointError where it cannot be written to, or another process trains in it.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._marker.set()
+        except OSError as error:
+            raise CheckpointError(
+                f"the run folder '{self.path}' cannot be written to: {error.strerror or error}; "
+                "choose another folder"
+            ) from error
+        try:
+            yield self
+        finally:
+            self._marker.clear()
+
+    def states(self) -> list[Path]:
+        """The states, the newest first."""
+        return states_in(self.path)
+
+    def note_memory(self, step: int, peak: int) -> None:
+        """Lets the marker tell a next start how far the run was and what memory it took."""
+        with suppress(OSError):
+            self._marker.note(step, peak)
+
+    def save(self, checkpoint: Checkpoint, run: RunState) -> int:
+        """Writes the state of ``run.step``, reads it back, drops the oldest; bytes written.
+
+        CheckpointError where the disk refuses or gives back other bytes; earlier states stay.
+        """
+        path = self.path / f"checkpoint-{run.step:09d}"
+        written = self._write(sealed(checkpoint, run), path)
+        for old in self.states()[_KEPT:]:
+            _remove(old)
+        return written
+
+    def save_best(self, checkpoint: Checkpoint, run: RunState) -> int:
+        """Writes weights and properties in place of the best ones before."""
+        return self._write(sealed(checkpoint, run), self.best)
+
+    def _write(self, checkpoint: Checkpoint, path: Path) -> int:
+        files.write(checkpoint, path)
+        try:
+            with open_checkpoint(path) as back:
+                verified(back, path)
+        except (CheckpointError, OSError) as error:
+            _remove(path)
+            raise CheckpointError(
+                f"'{path}' was written and does not read back ({error}): the file system or the "
+                "card is at fault; earlier states are untouched"
+            ) from error
+        return path.stat().st_size
+
+    def newest(self) -> tuple[Path | None, RunState | None, list[str]]:
+        """The newest state that is whole, what it holds, and the words on those that are not.
+
+        A broken state is renamed to ``<name>.broken``. (None, None, []) in a new folder;
+        CheckpointError where there are states and none is whole.
+        """
+        notes: list[str] = []
+        for path in self.states():
+            try:
+                return path, read_run(path), notes
+            except (CheckpointCorrupt, FileNotFoundError) as error:
+                notes.append(str(error))
+                with suppress(OSError):
+                    os.replace(path, path.with_name(f"{path.name}.broken"))
+        if notes:
+            raise CheckpointError(
+                f"no state in '{self.path}' is whole: {'; '.join(notes)}. Start anew with "
+                "another run folder, or fresh"
+            )
+        return None, None, []
+
+    def clear(self) -> None:
+        """Removes states, best weights and log: a fresh start was asked for."""
+        for path in [
+            *self.states(),
+            *self.path.glob("checkpoint-*.broken"),
+            self.best,
+            self.metrics,
+        ]:
+            _remove(path)
+
+
+def states_in(folder: str | os.PathLike[str]) -> list[Path]:
+    """The states of the run in ``folder``, the newest first."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    found = [(int(match[1]), name) for name in names if (match := _STATE.fullmatch(name))]
+    return [Path(folder) / name for _, name in sorted(found, reverse=True)]
+
+
+def weights_in(folder: str | os.PathLike[str]) -> Path:
+    """The checkpoint to use of a run: the best one, else the newest whole state.
+
+    CheckpointError where there is neither.
+    """
+    for path in [Path(folder) / BEST, *states_in(folder)]:
+        try:
+            with open_checkpoint(path) as checkpoint:
+                verified(checkpoint, path)
+            return path
+        except (CheckpointCorrupt, FileNotFoundError):
+            continue
+    raise CheckpointError(f"'{os.fspath(folder)}' has no whole state of a run: train first")
+
+
+def _remove(path: Path) -> None:
+    for file in (path, path.with_name(f"{path.name}.data")):
+        with suppress(FileNotFoundError):
+            os.unlink(file)

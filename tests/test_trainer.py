@@ -1,0 +1,75 @@
+"""Trainer: a run ends where it says, and a resumed one where the uninterrupted one does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.digits import digits, trainer, weights
+
+from edge_train.errors import CheckpointError
+from edge_train.progress import StepRecord
+from edge_train.schedules import cosine, plateau
+from edge_train.trainer import StopReason, Trainer
+
+ONE_CYCLE = {"epochs": 3, "schedule": partial(cosine, 0.01, warmup=5)}
+
+
+def stop_at(*steps: int) -> Callable[[StepRecord], bool]:
+    return lambda record: record.step in steps
+
+
+def test_learns_digits() -> None:
+    _, test = digits()
+    made = trainer(1437, epochs=2, evaluation=(test.x, test.labels))
+    before = made.evaluate()["loss"]
+    result = made.run()
+    assert result.reason is StopReason.COMPLETED
+    assert result.steps == 90
+    assert result.metrics["loss"] < 0.4 < 2.0 < before
+
+
+def test_resume_is_bit_exact(tmp_path: Path) -> None:
+    whole = trainer(**ONE_CYCLE)
+    whole.run()
+    seen = []
+    for _ in range(4):
+        part = trainer(folder=tmp_path, callbacks=[stop_at(3, 10, 17)], **ONE_CYCLE)
+        seen.append(part.run().steps)
+    assert seen == [3, 10, 17, 30]
+    assert np.array_equal(weights(whole), weights(part))
+    assert not np.array_equal(weights(whole), weights(_other_seed()))
+
+
+def _other_seed() -> Trainer:
+    other = trainer(seed=1, **ONE_CYCLE)
+    other.run()
+    return other
+
+
+def test_a_finished_run_stays_finished_and_can_be_extended(tmp_path: Path) -> None:
+    assert trainer(epochs=1, folder=tmp_path).run().steps == 10
+    again = trainer(epochs=1, folder=tmp_path).run()
+    assert (again.steps, again.resumed_from, again.bytes_written) == (10, 10, 0)
+    assert trainer(epochs=2, folder=tmp_path).run().steps == 20
+    assert trainer(epochs=1, folder=tmp_path, fresh=True).run().resumed_from == 0
+
+
+def test_another_seed_is_refused(tmp_path: Path) -> None:
+    trainer(steps=2, folder=tmp_path).run()
+    with pytest.raises(CheckpointError, match="has the seed 0, now it is 7"):
+        trainer(steps=2, folder=tmp_path, seed=7).run()
+
+
+def test_another_schedule_is_refused(tmp_path: Path) -> None:
+    trainer(steps=2, folder=tmp_path).run()
+    with pytest.raises(CheckpointError, match="schedule 'constant', now it is 'plateau'"):
+        trainer(steps=2, folder=tmp_path, schedule=plateau(0.1)).run()
+
+
+def test_how_long_must_be_said() -> None:
+    with pytest.raises(ValueError, match="pass epochs or steps"):
+        trainer()
