@@ -6,12 +6,13 @@ Exit codes: 0 done, 1 the run did not reach its goal, 2 the user's mistake or an
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from edge_train import __version__
-from edge_train.commands import artifacts, convert, doctor, report
+from edge_train.commands import artifacts, convert, doctor, export, inspect, report
 from edge_train.errors import EdgeTrainError
 
 
@@ -38,6 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     artifacts.add_parser(commands)
     convert.add_parser(commands)
     doctor.add_parser(commands)
+    inspect.add_parser(commands)
+    export.add_parser(commands)
     report.add_parser(commands)
     return parser
 
@@ -66,6 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a pipe had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
     except (EdgeTrainError, OSError, ValueError, ImportError) as error:
         print(f"edge-train: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -1,0 +1,92 @@
+"""``edge-train export``: trained weights and eval graph as one model for plain onnxruntime."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_EXAMPLES = """\
+examples:
+  edge-train export runs/digits --eval artifacts/eval_model.onnx
+      the best weights of a run (else the newest), as runs/digits/inference.onnx
+  edge-train export checkpoint --eval eval_model.onnx --output logits --out digits.onnx
+      a checkpoint; the tensor that the exported model gives
+  edge-train export artifacts
+      checkpoint and eval_model.onnx of that folder
+
+exit codes: 0 written, 2 files that do not fit, or no place to write
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand to the parsers of ``edge-train``."""
+    parser = commands.add_parser(
+        "export",
+        help="make an inference model of trained weights",
+        description="Write an ONNX model with the trained weights for plain onnxruntime.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", type=Path, metavar="CHECKPOINT", help="or a run, or artifacts")
+    parser.add_argument(
+        "--eval", type=Path, metavar="MODEL", help="(eval_model.onnx beside the checkpoint)"
+    )
+    parser.add_argument(
+        "--output",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help="tensors to give (the eval model's outputs without the loss, else the prediction)",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="(inference.onnx beside it)")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from edge_train.checkpoint.state import CheckpointState
+    from edge_train.errors import NominalStateError
+    from edge_train.export import write_inference_model
+    from edge_train.graph import onnx_codec
+    from edge_train.graph.passes import evaluation_form
+
+    checkpoint = _checkpoint(arguments.source)
+    eval_model = arguments.eval or checkpoint.with_name("eval_model.onnx")
+    if not eval_model.is_file():
+        raise ValueError(f"'{eval_model}' is no file: say with --eval where the eval model is")
+    state = CheckpointState.load_checkpoint(checkpoint)
+    if state.is_nominal:
+        raise NominalStateError(f"'{checkpoint}' is nominal: it has no weights to export")
+    model = evaluation_form(onnx_codec.load(eval_model))
+    names = {name for name, _ in state.parameters}
+    outputs = arguments.output or _default_outputs(model, names)
+    out = arguments.out or checkpoint.with_name("inference.onnx")
+    write_inference_model(model, state, outputs, out)
+    print(f"{out}: {', '.join(outputs)}, {out.stat().st_size / 2**20:.2f} MB, from {checkpoint}")
+    return 0
+
+
+def _checkpoint(source: Path) -> Path:
+    """The checkpoint itself, the one among artifacts, or the best of a run."""
+    from edge_train.training.run_folder import weights_in
+
+    if not source.is_dir() or any(source.glob("*.pbseq")):
+        return source
+    inside = source / "checkpoint"
+    return inside if inside.is_file() else weights_in(source)
+
+
+def _default_outputs(model: Any, parameters: set[str]) -> list[str]:
+    from edge_train.training.predictions import judged
+
+    others = [value.name for value in model.graph.outputs[1:]]
+    if others:
+        return others
+    found = judged(model, parameters)
+    if found is None:
+        last = [name for node in model.graph.nodes[-6:] for name in node.outputs if name]
+        raise ValueError(
+            f"nothing in the eval model says what the prediction is; name it with --output; the "
+            f"last tensors are {', '.join(last)}"
+        )
+    return [found.prediction]
