@@ -10,20 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float32]
-
-_ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
-
-
-def _zeros(size: int) -> Floats:
-    # np.zeros takes untouched pages from the system, which cost no memory before they are written.
-    spare = _ALIGNMENT // np.dtype(np.float32).itemsize
-    raw: Floats = np.zeros(size + spare, np.float32)
-    start = -raw.ctypes.data % _ALIGNMENT // raw.itemsize
-    return raw[start : start + size]
+from edge_train.arena_memory import Floats, Memory
 
 
 def _slots(layout: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, slice]:
@@ -42,6 +29,8 @@ def _slots(layout: Sequence[tuple[str, tuple[int, ...]]]) -> dict[str, slice]:
 class Arena:
     """Weights, gradients and moments of the parameters in ``layout``: (name, shape) in order.
 
+    ``memory`` says where they lie: by default in the process's own memory.
+
     ``reset`` lets the next training step overwrite the gradients instead of adding to them, and
     ``loss_is_finite`` is about the losses they came from. Both belong to the gradients, so they are
     shared by the Modules that share the arena.
@@ -49,12 +38,15 @@ class Arena:
     Raises ValueError for a repeated name or a negative size.
     """
 
-    def __init__(self, layout: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+    def __init__(
+        self, layout: Sequence[tuple[str, tuple[int, ...]]], memory: Memory | None = None
+    ) -> None:
+        self.memory = memory or Memory()
         self._slots = _slots(layout)
         self._shapes = {name: tuple(shape) for name, shape in layout}
         self._size = sum(math.prod(shape) for shape in self._shapes.values())
-        self._weights = _zeros(self._size)
-        self._gradients = _zeros(self._size)
+        self._weights = self.memory.weights(self._size)
+        self._gradients = self.memory.gradients(self._size)
         self._moments: dict[int, Floats] = {}
         self.reset = True  # zeros: the first step may as well overwrite
         self.loss_is_finite = True
@@ -82,7 +74,7 @@ class Arena:
     def moment(self, index: int) -> Floats:
         """Optimizer moment ``index``, float32 of shape (size,); zeros when first asked for."""
         if index not in self._moments:
-            self._moments[index] = _zeros(self._size)
+            self._moments[index] = self.memory.moment(index, self._size)
         return self._moments[index]
 
     def has_moment(self, index: int) -> bool:

@@ -145,12 +145,13 @@ class Optimizer:
     @property
     def group(self) -> OptimizerGroup:
         """The optimizer state: step counter, initial rate, moments by parameter."""
+        self._module.state.memory.to_host()
         return optimizer_state.group_of(self._module.state)
 
     @property
     def step_count(self) -> int:
         """Updates made so far, those before the checkpoint was saved included."""
-        return self.group.step
+        return optimizer_state.group_of(self._module.state).step
 
     @property
     def skipped_steps(self) -> int:
@@ -194,7 +195,7 @@ class Optimizer:
 
     def _bind(self) -> OptimizerGroup:
         # Late for a nominal state; again if the caller replaced the group.
-        group = self.group
+        group = optimizer_state.group_of(self._module.state)
         if group is not self._bound:
             self._check_count()
             optimizer_state.bind_moments(group, self._module.arena, self._rule.moments)
@@ -239,7 +240,7 @@ class Optimizer:
 
     def _update(self, arena: Arena, step: int, factor: float) -> None:
         """Scales, flushes and updates part by part, while a part is in the cache."""
-        steps, settings = self._steps, self._settings
+        steps, settings = arena.memory.steps(self._steps), self._settings
         weights, gradients = arena.weights, arena.gradients
         moments = [arena.moment(index) for index in range(self._rule.moments)]
         update = self._rule.prepare(steps, settings, self._learning_rate, step)
@@ -255,7 +256,11 @@ class Optimizer:
                     steps.flush(moment, tiny)
             update(weights[at], g, parts)
 
-        pool.shared(thread_count()).each(work, pool.pieces(arena.size))
+        # a device of its own takes the buffers whole
+        own = steps is not self._steps
+        parts = (slice(0, arena.size),) if own else pool.pieces(arena.size)
+        with arena.memory.writing():
+            pool.shared(thread_count()).each(work, parts)
 
 
 def _stored_rate(state: CheckpointState) -> float:

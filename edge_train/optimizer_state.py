@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import numpy as np
 
-from edge_train.arena import Arena, Floats
+from edge_train.arena import Arena
+from edge_train.arena_memory import Floats
 from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
 from edge_train.errors import CheckpointError
 
@@ -39,6 +40,7 @@ def bind_moments(group: OptimizerGroup, arena: Arena, count: int) -> None:
             f"optimizer: {'; '.join(problems)}. Use the artifacts it was saved with, or clear "
             "state.groups before making the Optimizer to start with fresh moments"
         )
+    arena.memory.to_host()
     for index in range(count):
         _bind_moment(group, arena, index)
 
@@ -87,6 +89,7 @@ def reset_group(state: CheckpointState) -> None:
     """
     if GROUP not in state.groups:
         return
+    state.memory.to_host()
     group = state.groups[GROUP]
     _rewind_schedule(state, group.step)
     group.step = 0

@@ -13,6 +13,7 @@ import numpy as np
 
 from edge_train import dtypes
 from edge_train.arena import Arena
+from edge_train.arena_memory import Entry
 from edge_train.checkpoint.state import CheckpointState
 from edge_train.errors import ArtifactError
 from edge_train.graph import ir
@@ -125,15 +126,43 @@ def place(roles: Roles, layout: Sequence[ParameterSlot], state: CheckpointState)
         _check_same(state.arena, trainable)
         return state.arena
     check_trainable_types(roles)
-    arena = Arena([(slot.name, slot.shape) for slot in trainable])
-    for slot in trainable:
-        parameter = state.parameters[slot.name]
-        home = arena.view(arena.weights, slot.name)
+    state.memory.prepare(_entries(layout, state))
+    arena = Arena([(slot.name, slot.shape) for slot in trainable], state.memory)
+    with arena.memory.writing():
+        for slot in trainable:
+            parameter = state.parameters[slot.name]
+            home = arena.view(arena.weights, slot.name)
+            if not state.is_nominal:
+                home[...] = parameter.data
+            parameter.attach(home, arena.view(arena.gradients, slot.name))
         if not state.is_nominal:
-            home[...] = parameter.data
-        parameter.attach(home, arena.view(arena.gradients, slot.name))
+            _move_frozen(state, arena)
     state.arena = arena
     return arena
+
+
+def _entries(layout: Sequence[ParameterSlot], state: CheckpointState) -> list[Entry]:
+    """What wants a place: the trainable ones in their order, the others, those in no graph."""
+    single = np.dtype(np.float32)
+    entries = [Entry(slot.name, single, slot.shape, slot.trainable, slot.offset) for slot in layout]
+    if not state.is_nominal:
+        known = {entry.name: entry for entry in entries}
+        for name, parameter in state.parameters:
+            data = parameter.data
+            if name in known and known[name].dtype == data.dtype:
+                continue
+            known[name] = Entry(name, data.dtype, tuple(data.shape), False)
+        entries = list(known.values())
+    numbers = [entry for entry in entries if not entry.dtype.hasobject]
+    return sorted(numbers, key=lambda entry: not entry.trainable)
+
+
+def _move_frozen(state: CheckpointState, arena: Arena) -> None:
+    for name, parameter in state.parameters:
+        home = None if name in arena else arena.memory.frozen(name)
+        if home is not None:
+            home[...] = parameter.data
+            parameter.attach(home, None)
 
 
 def _check_same(arena: Arena, trainable: Sequence[ParameterSlot]) -> None:
@@ -149,6 +178,7 @@ def release(state: CheckpointState) -> None:
     """Takes parameters and moments out of the Arena, to be placed anew for another choice."""
     if state.arena is None:
         return
+    state.memory.to_host()
     for name in state.arena.names:
         parameter = state.parameters[name]
         parameter.attach(np.array(parameter.data), None)
@@ -160,10 +190,12 @@ def release(state: CheckpointState) -> None:
 
 def fill_nominal(roles: Roles, layout: Sequence[ParameterSlot], state: CheckpointState) -> None:
     """Gives every parameter of a nominal state memory (zeros) and marks the state filled."""
-    place(roles, layout, state)
+    memory = place(roles, layout, state).memory
     for slot in layout:
         if not slot.trainable:
-            state.parameters[slot.name].attach(np.zeros(slot.shape, np.float32), None)
+            home = memory.frozen(slot.name)
+            array = np.zeros(slot.shape, np.float32) if home is None else home
+            state.parameters[slot.name].attach(array, None)
     state.mark_filled()
 
 
@@ -180,7 +212,8 @@ def gather(layout: Sequence[ParameterSlot], state: CheckpointState) -> np.ndarra
 def scatter(flat: np.ndarray, layout: Sequence[ParameterSlot], state: CheckpointState) -> None:
     """Writes one 1-D float32 array over the parameters of ``layout``."""
     start = 0
-    for slot in layout:
-        values = flat[start : start + slot.size]
-        state.parameters[slot.name].data[...] = values.reshape(slot.shape)
-        start += slot.size
+    with state.memory.writing():
+        for slot in layout:
+            values = flat[start : start + slot.size]
+            state.parameters[slot.name].data[...] = values.reshape(slot.shape)
+            start += slot.size

@@ -17,6 +17,7 @@ import numpy as np
 
 from edge_train import dtypes
 from edge_train.arena import Arena
+from edge_train.arena_memory import Memory
 from edge_train.checkpoint import files, previous
 from edge_train.checkpoint.format import DATA_IDENTITY, Checkpoint, Group, Property
 from edge_train.checkpoint.parameter import Array, Parameter, Parameters
@@ -58,10 +59,12 @@ class CheckpointState:
         self.groups: dict[str, OptimizerGroup] = {}
         self.private: dict[str, str] = {}
         self.arena: Arena | None = None  # the trainable parameters' memory, made by a Module
+        self.memory = Memory()  # where an Arena is to lie
 
     def __getstate__(self) -> dict[str, Any]:
         # Copied arrays are views of no arena: a Module on the copy has to place them anew.
-        return {**self.__dict__, "arena": None}
+        self.memory.to_host()
+        return {**self.__dict__, "arena": None, "memory": Memory()}
 
     def __copy__(self) -> CheckpointState:
         return copy.deepcopy(self)
@@ -168,6 +171,8 @@ class CheckpointState:
 
     def to_checkpoint(self, include_optimizer_state: bool = True) -> Checkpoint:
         """The state as the tables of the format; arrays are shared, not copied."""
+        self.memory.check()
+        self.memory.to_host()
         groups = self.groups.values() if include_optimizer_state else ()
         properties: dict[str, Property] = {**dict(self._properties), **self.private}
         everything = [parameter for _, parameter in self._parameters]
