@@ -172,7 +172,8 @@ class Governor:
                 self._event("pause", logging.WARNING, step=step, reason=reason.value, text=text)
         for reason in [reason for reason in since if reason not in active]:
             seconds = round(now - since.pop(reason), 1)
-            self._event("resume", logging.INFO, step=step, reason=reason.value, seconds=seconds)
+            fields = {"step": step, "reason": reason.value, "seconds": seconds}
+            self._event("resume", logging.INFO, **fields, text=f"after {seconds:g} s")
 
     def _lasts_too_long(
         self, active: dict[PauseReason, str], since: dict[PauseReason, float]
@@ -260,9 +261,8 @@ class Governor:
             self._event("slowdown", logging.WARNING, factor=round(slowdown, 3), text=text)
 
     def _event(self, name: str, level: int, **fields: Any) -> None:
-        words = fields.get("text") or f"after {fields.get('seconds')} s"
         about = fields.get("reason") or fields.get("sensor") or ""
-        _log.log(level, "%s", " ".join(f"{name} {about}".split()) + f": {words}")
+        _log.log(level, "%s: %s", f"{name} {about}".strip(), fields["text"])
         if self.on_event is not None:
             self.on_event(name, fields)
 

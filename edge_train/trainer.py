@@ -171,6 +171,8 @@ class Trainer:
             self._callbacks,
             run,
         )
+        if self.governor.on_event is None:
+            self.governor.on_event = lambda name, fields: self._tell(name, **fields)
         if self._progress is not None:
             self._progress.start(self.total_steps, run.step)
         try:
