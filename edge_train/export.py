@@ -1,53 +1,60 @@
 """Export: from the eval graph and the trained parameters to a file for plain onnxruntime.
 
 Works on the graph as generated, not on the lowered one, so that the file keeps its opset and ops.
+Parameters of low-rank adapters may stay inputs, for an adapter file to fill (``adapter.py``).
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from edge_train import atomic
+from edge_train import dtypes, model_file
 from edge_train.checkpoint.state import CheckpointState
-from edge_train.errors import ArtifactError
-from edge_train.graph import ir, onnx_codec
+from edge_train.checkpoint.tensor import Tensor
+from edge_train.graph import ir
 from edge_train.graph.passes import live_nodes, outer_reads
 from edge_train.graph.shapes import Shapes
-
-#: bytes of parameters: protobuf ends at 2 GiB, the graph itself has the last of them
-LARGEST = 2**31 - 2**24
+from edge_train.model_file import OpenModel
 
 
-def inference_model(model: ir.Model, state: CheckpointState, outputs: Sequence[str]) -> ir.Model:
+def inference_model(
+    opened: OpenModel,
+    parameters: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    adapter: Sequence[str] = (),
+) -> OpenModel:
     """The part of an eval graph that makes ``outputs``; parameters become initializers.
 
+    Parameters named by ``adapter`` stay inputs with zeros as their default, in which a product of
+    two low-rank matrices vanishes: the file alone is the base model.
     Errors: TypeError for no list of names, ValueError for none, or naming the repeated or unknown
-    ones with near matches, ArtifactError for more data than an ONNX file can hold.
+    ones with near matches; ValueError for an ``adapter`` that is no parameter of these outputs.
     """
-    graph = model.graph
+    model, graph = opened.model, opened.model.graph
     _check_outputs(graph, outputs)
     nodes = live_nodes(graph.nodes, set(outputs))
     used = {name for node in nodes for name in outer_reads(node)} | set(outputs)
-    names = {value.name for value in graph.inputs}
-    arrays = {n: np.asarray(p.data) for n, p in state.parameters if n in used and n in names}
-    _check_size(arrays)
-    weights = {name: ir.Tensor.of(name, array) for name, array in arrays.items()}
+    inputs = {value.name: value for value in graph.inputs if value.name in used}
+    weights = {name: tensor for name, tensor in parameters.items() if name in inputs}
+    _check_adapter(adapter, weights)
+    part = OpenModel(model, list(opened.data))
     initializers = {name: tensor for name, tensor in graph.initializers.items() if name in used}
-    inputs = [v for v in graph.inputs if v.name in used and v.name not in weights]
+    for name, tensor in weights.items():
+        initializers[name] = _zeros(tensor) if name in adapter else part.place(tensor)
     kept = replace(
         graph,
         nodes=nodes,
-        inputs=inputs,
+        inputs=[_sized(v, weights) for v in inputs.values() if _is_fed(v.name, weights, adapter)],
         outputs=_output_values(model, outputs),
-        initializers={**initializers, **weights},
+        initializers=initializers,
         value_info={name: v for name, v in graph.value_info.items() if name not in outputs},
     )
-    return replace(model, graph=kept)
+    part.model = replace(model, graph=kept)
+    return part
 
 
 def write_inference_model(
@@ -55,19 +62,42 @@ def write_inference_model(
     state: CheckpointState,
     outputs: Sequence[str],
     path: str | os.PathLike[str],
+    *,
+    external_data: bool = False,
+    adapter: Sequence[str] = (),
 ) -> None:
-    """Writes ``inference_model`` to ``path``, replacing an older file whole or not at all."""
-    data = onnx_codec.encode(inference_model(model, state, outputs))
-    with atomic.replacing(path) as file:
-        file.write(data)
+    """Writes ``inference_model`` to ``path``, replacing an older file whole or not at all.
+
+    ``external_data``, and more than 2 GiB, put the weights into ``<path>.data``.
+    """
+    parameters = {name: Tensor.of(name, p.data) for name, p in state.parameters}
+    part = inference_model(OpenModel(model), parameters, outputs, adapter)
+    model_file.write(part, path, external=external_data)
 
 
-def _check_size(arrays: Mapping[str, np.ndarray]) -> None:
-    size = sum(array.nbytes for array in arrays.values())
-    if size > LARGEST:
-        raise ArtifactError(
-            f"the model to export has {size} bytes of parameters, an ONNX file holds at most "
-            f"{LARGEST}; export outputs that need fewer of them"
+def _is_fed(name: str, weights: Mapping[str, Tensor], adapter: Sequence[str]) -> bool:
+    return name not in weights or name in adapter
+
+
+def _sized(value: ir.Value, weights: Mapping[str, Tensor]) -> ir.Value:
+    """An adapter's input has the sizes of its parameter, which the graph may leave open."""
+    if value.name not in weights:
+        return value
+    tensor = weights[value.name]
+    return replace(value, elem_type=tensor.data_type, dims=tensor.dims)
+
+
+def _zeros(tensor: Tensor) -> ir.Tensor:
+    raw = bytes(math.prod(tensor.dims) * dtypes.NUMPY[tensor.data_type].itemsize)
+    return ir.Tensor(tensor.name, tensor.data_type, tensor.dims, raw)
+
+
+def _check_adapter(adapter: Sequence[str], weights: Mapping[str, Tensor]) -> None:
+    unknown = [name for name in adapter if name not in weights]
+    if unknown:
+        raise ValueError(
+            f"adapter names {unknown}, which are no parameters that these outputs need; they need "
+            f"{list(weights)[:16]}"
         )
 
 

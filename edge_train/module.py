@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from edge_train import adapter as adapters
 from edge_train import export
 from edge_train.arena import Arena
 from edge_train.checkpoint.state import CheckpointState
+from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import ArtifactError, NominalStateError
 from edge_train.graph import ir, onnx_codec, subset
 from edge_train.graph.passes import evaluation_form
@@ -166,14 +168,20 @@ class Module(ParameterBuffers):
         self,
         inference_model_uri: str | os.PathLike[str],
         graph_output_names: Sequence[str],
+        *,
+        external_data: bool = False,
+        adapter: Sequence[str] = (),
     ) -> None:
         """Writes the part of the eval graph that makes the named outputs, parameters included.
 
         The file replaces an older one whole or not at all; missing folders are made.
+        ``external_data`` puts the weights into ``<inference_model_uri>.data`` beside it; above
+        2 GiB that is done anyway. Parameters whose names fit ``adapter`` (names or patterns) stay
+        inputs with zeros as their default, to be given by a file of ``export_adapter``.
 
         Errors: ArtifactError without an eval graph, ValueError for no, repeated or unknown
-        outputs, TypeError for anything but a list of names, NominalStateError before a fill,
-        OSError when the file cannot be written.
+        outputs or adapter names, TypeError for anything but a list of names, NominalStateError
+        before a fill, OSError when the file cannot be written.
         """
         if self._eval is None:
             raise ArtifactError("export needs the eval graph: pass eval_model_uri to Module")
@@ -182,9 +190,35 @@ class Module(ParameterBuffers):
                 "a nominal checkpoint has no weights to export; fill it first with "
                 "copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
+        names = [name for name, _ in self.state.parameters]
         export.write_inference_model(
-            self._eval_source, self.state, graph_output_names, inference_model_uri
+            self._eval_source,
+            self.state,
+            graph_output_names,
+            inference_model_uri,
+            external_data=external_data,
+            adapter=adapters.named(names, adapter) if adapter else (),
         )
+
+    def export_adapter(
+        self,
+        adapter_uri: str | os.PathLike[str],
+        names: Sequence[str] = adapters.LOW_RANK,
+        *,
+        adapter_version: int = 1,
+        model_version: int = 1,
+    ) -> None:
+        """Writes the parameters of a low-rank adapter as onnxruntime's adapter file.
+
+        ``names``: names or patterns. Plain onnxruntime loads it into a LoraAdapter and runs a
+        model exported with the same ``adapter=names`` on it (``RunOptions.add_active_adapter``).
+
+        Errors: ValueError for a name that no parameter has, NominalStateError before a fill,
+        OSError when the file cannot be written.
+        """
+        chosen = adapters.named([name for name, _ in self.state.parameters], names)
+        tensors = [Tensor.of(name, self.state.parameters[name].data) for name in chosen]
+        adapters.write(tensors, adapter_uri, adapter_version, model_version)
 
 
 def _check_arguments(

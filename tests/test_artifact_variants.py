@@ -11,7 +11,7 @@ import pytest
 from onnx import external_data_helper
 from support.zoo import ZOO, Case
 
-from edge_train import export
+from edge_train import model_file
 from edge_train.api import CheckpointState, Module
 from edge_train.errors import ArtifactError
 
@@ -77,13 +77,20 @@ def test_an_export_holds_the_data_that_its_source_had_elsewhere(tmp_path: Path) 
         _module(case, source / "eval_model.onnx")
 
 
-def test_an_export_too_large_for_an_onnx_file_is_refused(
+def test_u063_an_export_too_large_for_an_onnx_file_has_a_data_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = ZOO["mlp_MSELoss"]
+    """U063: weights of 1 KiB and more lie beside the model, where plain onnxruntime finds them."""
+    case = ZOO["conv_bn_maxpool_gap"]
     module = _module(case, case.eval_model)
-    (output,) = [value.name for value in onnx.load(case.model).graph.output]
-    monkeypatch.setattr(export, "LARGEST", 100)
-    with pytest.raises(ArtifactError, match=r"has \d+ bytes of parameters, .* at most 100"):
-        module.export_model_for_inferencing(tmp_path / "inference.onnx", [output])
-    assert not list(tmp_path.iterdir())
+    output = module.eval().output_names()
+    module.export_model_for_inferencing(tmp_path / "inline" / "x.onnx", output)
+    monkeypatch.setattr(model_file, "LARGEST", 100)
+    monkeypatch.setattr(model_file, "_SMALL", 64)
+    module.export_model_for_inferencing(tmp_path / "x.onnx", output)
+    assert (tmp_path / "x.onnx.data").stat().st_size > 0
+    results = []
+    for path in (tmp_path / "inline" / "x.onnx", tmp_path / "x.onnx"):
+        onnx.checker.check_model(path)
+        results.append(onnxruntime.InferenceSession(str(path)).run(None, case.feed)[0])
+    assert results[0] == results[1]

@@ -12,9 +12,10 @@ import pytest
 from support.training import module_of, session_of, set_parameters
 from support.zoo import SEIZURE, ZOO, ZOO_MODELS, Artifacts
 
-from edge_train import atomic, export
+from edge_train import atomic
 from edge_train.api import CheckpointState, Module
 from edge_train.errors import ArtifactError, NominalStateError
+from edge_train.graph import onnx_codec
 
 BN = ZOO["conv_bn_maxpool_gap"]
 MLP = ZOO["mlp_CrossEntropyLoss"]
@@ -38,7 +39,7 @@ def forward_outputs(module: Module) -> list[str]:
 
 def eval_outputs(module: Module, feed: dict[str, np.ndarray], names: list[str]) -> list[np.ndarray]:
     """The named tensors of the eval graph itself, in plain onnxruntime, parameters fed."""
-    model = onnx.load_from_string(export.onnx_codec.encode(module._eval_source))
+    model = onnx.load_from_string(onnx_codec.encode(module._eval_source))
     known = {output.name for output in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in known)
     options = onnxruntime.SessionOptions()

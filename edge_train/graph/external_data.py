@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,19 +18,20 @@ def resolve(model: ir.Model, folder: Path | None) -> ir.Model:
 
     ArtifactError if a file is missing, outside the folder, or shorter than the tensor needs.
     """
-    _resolve_graph(model.graph, folder)
+    change(model.graph, lambda tensor: _read(tensor, folder))
     return model
 
 
-def _resolve_graph(graph: ir.Graph, folder: Path | None) -> None:
+def change(graph: ir.Graph, changed: Callable[[ir.Tensor], ir.Tensor]) -> None:
+    """Replaces every external tensor of a graph, its nodes and bodies, by what ``changed`` says."""
     for name, tensor in graph.initializers.items():
         if tensor.external:
-            graph.initializers[name] = _read(tensor, folder)
+            graph.initializers[name] = changed(tensor)
     for index, node in enumerate(graph.nodes):
         for body in ir.subgraphs(node):
-            _resolve_graph(body, folder)
+            change(body, changed)
         found = {
-            key: replace(attribute, value=_read(attribute.value, folder))
+            key: replace(attribute, value=changed(attribute.value))
             for key, attribute in node.attributes.items()
             if attribute.type == ir.TENSOR and attribute.value.external
         }

@@ -1,0 +1,207 @@
+"""ONNX files opened without their large tensors, and written tensor by tensor.
+
+An open model is a light ``ir.Model`` and a list of data, to which the tensors of the model refer by
+number. Needs no onnx and no onnxruntime.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from edge_train import atomic, dtypes
+from edge_train.checkpoint import source as sources
+from edge_train.checkpoint.builder import Data, blocks
+from edge_train.checkpoint.source import FileSource, Readable, Source, Span
+from edge_train.checkpoint.tensor import Tensor
+from edge_train.errors import ArtifactError
+from edge_train.graph import external_data, graft, ir, onnx_codec
+from edge_train.graph.skeleton import skeleton
+
+#: from here on a tensor's data stays where it is
+_LARGE = 64 * 1024
+#: data in a second file begins at multiples of this, so that it can be mapped
+_PAGE = 4096
+#: smaller tensors stay in the model: shapes and axes are needed at load
+_SMALL = 1024
+#: bytes of tensors: protobuf ends at 2 GiB, the graph itself has the last of them
+LARGEST = 2**31 - 2**24
+_HERE = "\0here"
+
+
+@dataclass
+class OpenModel:
+    """A model whose tensors may be places for ``data``."""
+
+    model: ir.Model
+    data: list[Data] = field(default_factory=list)
+
+    def place(self, tensor: Tensor) -> ir.Tensor:
+        """An initializer with the values of a checkpoint's tensor, which are read at the write."""
+        self.data.append(np.empty(0, np.uint8) if tensor.data is None else tensor.data)
+        plain = ir.Tensor(tensor.name, tensor.data_type, tensor.dims, None)
+        return graft.placed(plain, len(self.data) - 1)
+
+    def tensor(self, name: str) -> Tensor:
+        """An initializer as a checkpoint's tensor; ArtifactError if its bytes do not fill it."""
+        initializer = self.model.graph.initializers[name]
+        index = graft.index_of(initializer)
+        data: Data = np.frombuffer(initializer.raw or b"", np.uint8)
+        if index is not None:
+            data = self.data[index]
+        expected = _nbytes(initializer)
+        if data.nbytes != expected:
+            raise ArtifactError(
+                f"tensor '{name}' {list(initializer.dims)} needs {expected} bytes, the model has "
+                f"{data.nbytes}: it is damaged"
+            )
+        return Tensor(name, initializer.data_type, initializer.dims, data)
+
+
+@contextmanager
+def opened(readable: Readable) -> Iterator[OpenModel]:
+    """The model at a path, in bytes or in a binary file; its data is read inside the block.
+
+    FileNotFoundError for a missing file; ArtifactError for what is no model, and naming the tensor
+    whose external data is missing, too short or outside the model's folder.
+    """
+    folder = _folder(readable)
+    with ExitStack() as stack:
+        source = stack.enter_context(sources.opened(readable))
+        what = f"model {source.label}"
+        onnx_codec.refuse_foreign(source.read(0, min(16, source.size)), what)
+        try:
+            model = onnx_codec.decode(skeleton(_Window(source), _HERE, _LARGE))
+        except ArtifactError as error:
+            raise ArtifactError(f"{what} is not an ONNX model, or is damaged ({error})") from error
+        found = OpenModel(model)
+        files: dict[Path, FileSource] = {}
+
+        def changed(tensor: ir.Tensor) -> ir.Tensor:
+            found.data.append(_data(tensor, source, folder, files, stack))
+            return graft.placed(tensor, len(found.data) - 1)
+
+        external_data.change(model.graph, changed)
+        yield found
+
+
+def write(opened_model: OpenModel, path: str | os.PathLike[str], *, external: bool = False) -> None:
+    """Write a model in place of ``path``, whole or not at all.
+
+    With ``external``, and always above 2 GiB, tensors of 1 KiB and more go into ``<path>.data``:
+    two files, of which a power cut between two renames can leave one old. Raises OSError.
+    """
+    model, data = opened_model.model, opened_model.data
+    places: dict[int, int] = {}
+    name = f"{os.path.basename(os.fspath(path))}.data"
+    if external or sum(item.nbytes for item in data) > LARGEST:
+        places = _places(data)
+        model = _outside(model, places, data, name)
+    pieces = graft.graft(onnx_codec.encode(model), data)
+    with ExitStack() as stack:
+        file = stack.enter_context(atomic.replacing(path))
+        for piece in pieces:
+            for block in (piece,) if isinstance(piece, bytes) else blocks(piece):
+                file.write(block)
+        if places:  # put in its place before the model, which nobody can load without it
+            beside = Path(os.path.realpath(path)).parent / name
+            _write_data(stack.enter_context(atomic.replacing(beside)), places, data)
+
+
+def _places(data: Sequence[Data]) -> dict[int, int]:
+    """Offsets of the data that goes into the second file, by number."""
+    places = {}
+    end = 0
+    for index, item in enumerate(data):
+        if item.nbytes >= _SMALL:
+            places[index] = end + -end % _PAGE
+            end = places[index] + item.nbytes
+    return places
+
+
+def _outside(model: ir.Model, places: dict[int, int], data: Sequence[Data], name: str) -> ir.Model:
+    def changed(tensor: ir.Tensor) -> ir.Tensor:
+        index = graft.index_of(tensor)
+        if index is None or index not in places:
+            return tensor
+        entries = {"location": name, "offset": places[index], "length": data[index].nbytes}
+        return replace(tensor, external=tuple((key, str(v)) for key, v in entries.items()))
+
+    graph = replace(
+        model.graph,
+        nodes=list(model.graph.nodes),
+        initializers=dict(model.graph.initializers),
+    )
+    external_data.change(graph, changed)
+    return replace(model, graph=graph)
+
+
+def _write_data(file: BinaryIO, places: dict[int, int], data: Sequence[Data]) -> None:
+    written = 0
+    for index, offset in places.items():
+        file.write(bytes(offset - written))
+        for block in blocks(data[index]):
+            file.write(block)
+        written = offset + data[index].nbytes
+
+
+def _folder(readable: Readable) -> Path | None:
+    if not isinstance(readable, (str, os.PathLike)):
+        return None
+    path = Path(os.fsdecode(readable))
+    if path.is_dir():
+        raise ArtifactError(f"'{path}' is a folder: an ONNX file is needed")
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "no such ONNX file", str(path))
+    return path.parent
+
+
+class _Window:
+    """The bytes of a source by index, for ``skeleton``."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return self._source.size
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return self._source.read(at.start, at.stop - at.start) if at.stop > at.start else b""
+        return self._source.read(at, 1)[0]
+
+
+def _data(
+    tensor: ir.Tensor,
+    source: Source,
+    folder: Path | None,
+    files: dict[Path, FileSource],
+    stack: ExitStack,
+) -> Data:
+    entries = dict(tensor.external)
+    if entries.get("location") == _HERE:
+        offset, length = (int(entries[key]) for key in ("offset", "length"))
+        return Span(source, offset, length)
+    path, offset, length = external_data.locate(tensor, folder)
+    if path not in files:
+        file = stack.enter_context(path.open("rb"))
+        files[path] = FileSource(file, f"'{path}'", str(path))
+    return Span(files[path], offset, length)
+
+
+def _nbytes(tensor: ir.Tensor) -> int:
+    if min(tensor.dims, default=0) < 0:
+        return -1
+    if tensor.data_type == dtypes.BFLOAT16:
+        return 2 * math.prod(tensor.dims)
+    if tensor.data_type not in dtypes.NUMPY:
+        return -1
+    return math.prod(tensor.dims) * dtypes.NUMPY[tensor.data_type].itemsize
