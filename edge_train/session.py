@@ -85,9 +85,7 @@ def make_session(
 
     Errors: UnsupportedOp lists every node whose op onnxruntime lacks; ArtifactError otherwise.
     """
-    options = options or default_options()
-    if any(domain == ir.NATIVE for domain, _ in model.opset_imports):
-        native.register_ops(options)
+    options = _knowing(model, options or default_options())
     data = onnx_codec.encode(model)
     try:
         running = running_graph(model, data, options)
@@ -97,6 +95,18 @@ def make_session(
         if unknown:
             raise UnsupportedOp(unsupported_text(what, unknown)) from error
         raise ArtifactError(f"onnxruntime cannot load the {what}: {_brief(error)}") from error
+
+
+def _knowing(model: ir.Model, options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
+    if any(domain == ir.NATIVE for domain, _ in model.opset_imports):
+        native.register_ops(options)
+    return options
+
+
+def executed_graph(model: ir.Model) -> ir.Model:
+    """A lowered graph as a session with the default options runs it: fused, in memory order."""
+    options = _knowing(model, default_options())
+    return running_graph(model, onnx_codec.encode(model), options) or model
 
 
 #: with fewer outputs there is no order to choose: evaluation

@@ -24,6 +24,8 @@ _PLACED_DRAWS = frozenset(
         "RandomUniformLike",
     }
 )
+#: read no data, and would keep a tensor until they run
+_SIZES = frozenset({"Shape", "Size"})
 
 
 def memory_order(nodes: Sequence[ir.Node]) -> list[ir.Node]:
@@ -39,7 +41,7 @@ def memory_order(nodes: Sequence[ir.Node]) -> list[ir.Node]:
     levels = _levels(sources)
     read = {index for above in sources for index in above}
     ends = sorted((i for i in range(len(nodes)) if i not in read), key=lambda i: (levels[i], i))
-    order = _depth_first(ends, sources)
+    order = _sizes_first(_depth_first(ends, sources), nodes, sources)
     draws = [index for index in order if nodes[index].op_type in _SHARED_DRAWS]
     return [nodes[index] for index in order] if draws == sorted(draws) else list(nodes)
 
@@ -65,6 +67,26 @@ def _levels(sources: Sequence[Sequence[int]]) -> list[int]:
     for above in sources:
         levels.append(1 + max((levels[index] for index in above), default=0))
     return levels
+
+
+def _sizes_first(
+    order: Sequence[int], nodes: Sequence[ir.Node], sources: Sequence[Sequence[int]]
+) -> list[int]:
+    """Asks for the shape of a tensor as soon as it is there, which onnxruntime does in any case."""
+    waiting: dict[int, list[int]] = {}
+    result: list[int] = []
+    for index in order:
+        if nodes[index].op_type in _SIZES:
+            source = sources[index][0] if sources[index] else -1
+            waiting.setdefault(source, []).append(index)
+    for index in (-1, *order):
+        if index >= 0 and nodes[index].op_type not in _SIZES:
+            result.append(index)
+        ready = waiting.pop(index, [])
+        for size in ready:  # a shape of a shape follows it
+            result.append(size)
+            ready.extend(waiting.pop(size, []))
+    return result
 
 
 def _depth_first(ends: Sequence[int], sources: Sequence[Sequence[int]]) -> list[int]:
