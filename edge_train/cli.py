@@ -1,6 +1,7 @@
 """The command ``edge-train``: parses the words and hands them to the package.
 
-Exit codes: 0 done, 1 the run did not reach its goal, 2 the user's mistake or an unusable file.
+Exit codes: 0 done, 1 the run did not reach its goal, 2 the user's mistake or an unusable file, 74
+the state of a run could not be written, 75 stopped and resumable, 130 Ctrl-C elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge_train import __version__
-from edge_train.commands import artifacts, convert, doctor, export, inspect, report
+from edge_train.commands import artifacts, convert, doctor, export, inspect, report, train
+from edge_train.commands import eval as evaluate
 from edge_train.errors import EdgeTrainError
 
 
@@ -42,6 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_parser(commands)
     export.add_parser(commands)
     report.add_parser(commands)
+    train.add_parser(commands)
+    evaluate.add_parser(commands)
     return parser
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+import numpy as np
+
 from edge_train.data.sources import Batches, source_of
 from edge_train.errors import DataError
 from edge_train.governor import Governor, StopReason
@@ -106,6 +108,7 @@ class Trainer:
             source_of(data), size, check_count("seed", seed, 0), shuffle, drop_last
         )
         self._feeder = self._feeder.for_batches(self._reader)
+        _check_fits(self._feeder, self._reader)
         _check_epochs(data, epochs)
         self._evaluator = self._make_evaluator(evaluation, metrics, judged)
         self._schedule = self._make_schedule(schedule)
@@ -153,7 +156,7 @@ class Trainer:
             self.optimizer,
             self._schedule,
             self._save_every,
-            self._tell,
+            self.tell,
         )
         reader = self._reader
         run = keeper.take_up(RunState(reader.seed, reader.rows, reader.batch_size))
@@ -188,7 +191,7 @@ class Trainer:
 
     def _end_badly(self, loop: Loop, error: BaseException) -> None:
         """The steps that were made are worth keeping whatever came after them."""
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and loop.run.step:
             with suppress(Exception):
                 loop.keeper.save(loop.run)
         if self._progress is not None:
@@ -212,10 +215,12 @@ class Trainer:
             peak_memory=peak_bytes(),
             throttled=summary.throttled,
             bytes_written=loop.keeper.bytes_written,
-            saved=None if loop.keeper.failed else loop.keeper.saved,
+            saved=loop.keeper.saved,
+            failed_save=loop.keeper.failed,
         )
 
-    def _tell(self, name: str, **fields: Any) -> None:
+    def tell(self, name: str, **fields: Any) -> None:
+        """An event for the progress and its log."""
         if self._progress is not None:
             self._progress.event(name, **fields)
 
@@ -229,6 +234,7 @@ class Trainer:
         reader = Reader(
             source_of(data), self._feeder.micro_batch or self._reader.batch_size, 0, False
         )
+        _check_fits(self._feeder, reader)
         made = Evaluator(self.module, reader, self._feeder, tuple(metrics), judged)
         made.larger_is_better(self._goal.best)
         return made
@@ -262,6 +268,17 @@ def _training_inputs(module: Module) -> tuple[Any, ...]:
     values = module.input_values()
     module.train(was)
     return values
+
+
+def _check_fits(feeder: Feeder, reader: Reader) -> None:
+    """A row of the data is made into feeds now, before anything is done to the folder."""
+    if isinstance(reader.source, Batches):
+        return
+    if not reader.batches:
+        raise DataError(
+            f"the data has {len(reader.source)} rows, too few for one batch of {reader.batch_size}"
+        )
+    feeder.feed(reader.source.take(np.zeros(1, np.int64)))
 
 
 def _check_epochs(data: Any, epochs: int | None) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from edge_train.errors import DataError
 from edge_train.governor import Governor, StopReason
 from edge_train.module import Module
 from edge_train.optimizer import Optimizer
@@ -114,7 +115,7 @@ class Loop:
         if self.schedule is not None:
             self.optimizer.set_learning_rate(self.schedule.rate(step))
         lr = self.optimizer.get_learning_rate()
-        loss = run_batch(self.module, feeds, self.feeder.micro_batch, self.run.seed, step)
+        loss = self._batch(feeds)
         made = self.optimizer.step()
         seconds = time.perf_counter() - start
         self._count(loss, made, epoch, after, seconds)
@@ -124,6 +125,15 @@ class Loop:
             step + 1, epoch + 1, loss, lr, rows, seconds, resident_bytes(), temperature
         )
         return self._after_step(record)
+
+    def _batch(self, feeds: dict[str, Any]) -> float:
+        micro, run = self.feeder.micro_batch, self.run
+        try:
+            return run_batch(self.module, feeds, micro, run.seed, run.step)
+        except (IndexError, TypeError) as error:
+            raise DataError(
+                f"the batch of step {run.step + 1} cannot be learned: {error}"
+            ) from error
 
     def _count(self, loss: float, made: bool, epoch: int, after: Position, seconds: float) -> None:
         run, finite = self.run, math.isfinite(loss)

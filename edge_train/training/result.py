@@ -17,7 +17,8 @@ class Result:
     ``steps`` counts those of all attempts, ``skipped`` the ones with a NaN or infinity among them;
     ``seconds`` is time at work over all attempts, ``paused`` seconds of this one by reason.
     ``metrics`` are those of the last evaluation. ``peak_memory`` is bytes, ``saved`` the state that
-    a resume starts from (None without a run folder, or when it could not be written).
+    a resume starts from (None without a run folder), ``failed_save`` why the last save failed if it
+    did.
     """
 
     reason: StopReason
@@ -35,3 +36,4 @@ class Result:
     throttled: float = 0.0
     bytes_written: int = 0
     saved: Path | None = None
+    failed_save: str = ""

@@ -1,0 +1,322 @@
+"""From Options to a Trainer: loads the artifacts, opens the data, makes the schedule."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_train import schedules
+from edge_train.api import CheckpointState, Module, Optimizer
+from edge_train.data import Rows, Subset, open_path
+from edge_train.errors import DataError
+from edge_train.governor import Governor
+from edge_train.graph import ir, onnx_codec
+from edge_train.progress import Progress
+from edge_train.runfile.options import Data, Judging, Options, Rate
+from edge_train.runfile.reading import RunFileError
+from edge_train.schedules import Schedule
+from edge_train.trainer import Trainer
+from edge_train.training.evaluation import Evaluator
+from edge_train.training.feeds import Feeder
+from edge_train.training.order import Reader
+from edge_train.training.predictions import Judged, giving, judged
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready to be trained, and what of it is judged."""
+
+    module: Module
+    optimizer: Optimizer
+    judged: Judged | None
+
+
+def trainer_of(options: Options, *, fresh: bool = False) -> Trainer:
+    """The Trainer that a run file asks for.
+
+    RunFileError names the key that is missing or wrong; the errors of artifacts and data pass.
+    """
+    _apply_process(options)
+    loaded = load(options)
+    training, judging = options.training, options.evaluation
+    held, kept = sources(options, loaded.module)
+    governor = Governor(options.governor)
+    progress = _progress(options)
+    if progress is not None:
+        governor.on_event = lambda name, fields: progress.event(name, **fields)
+    return Trainer(
+        loaded.module,
+        loaded.optimizer,
+        kept,
+        schedule=_schedule(options.schedule),
+        batch_size=training.batch_size,
+        micro_batch=training.micro_batch,
+        epochs=training.epochs,
+        steps=training.steps,
+        seed=training.seed,
+        shuffle=training.shuffle,
+        drop_last=training.drop_last,
+        inputs=options.data.inputs,
+        scale=options.data.scale,
+        evaluation=held,
+        metrics=judging.metrics if held is not None else (),
+        evaluate_every=judging.every,
+        best=judging.best,
+        judged=loaded.judged,
+        folder=options.folder,
+        save_every=options.saving.every,
+        fresh=fresh,
+        max_skipped=training.max_skipped,
+        governor=governor,
+        progress=progress,
+    )
+
+
+def evaluator_of(options: Options) -> Evaluator:
+    """What ``edge-train eval`` runs: the weights on the evaluation data, else on the split.
+
+    RunFileError where there is no such data.
+    """
+    _apply_process(options)
+    loaded = load(options)
+    rows = evaluation_rows(options, loaded.module)
+    if rows is None and options.data.split:
+        rows, _ = split_rows(options, loaded.module)
+    if rows is None:
+        raise RunFileError("data.evaluation: say what to evaluate on")
+    data = options.data
+    feeder = Feeder(loaded.module.input_values(), data.inputs, data.scale)
+    size = options.training.micro_batch or options.training.batch_size
+    reader = Reader(rows, size, 0, shuffle=False)
+    return Evaluator(loaded.module, reader, feeder, options.evaluation.metrics, loaded.judged)
+
+
+def _apply_process(options: Options) -> None:
+    if options.training.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(options.training.threads)
+    if options.training.nice:
+        os.nice(options.training.nice)
+
+
+def load(options: Options) -> Loaded:
+    """Module and Optimizer of the artifacts; the eval graph gives what metrics judge."""
+    if options.artifacts is None:
+        raise RunFileError("artifacts: say where the training artifacts are")
+    names = {
+        kind: options.artifacts / f"{options.prefix}{kind}"
+        for kind in ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "checkpoint")
+    }
+    state = CheckpointState.load_checkpoint(options.checkpoint or names["checkpoint"])
+    found, eval_model = _eval_model(options.evaluation, names["eval_model.onnx"], state)
+    training = options.training
+    module = Module(
+        names["training_model.onnx"],
+        state,
+        eval_model,
+        trainable=training.trainable,
+        kernels=training.kernels,
+    )
+    optimizer = Optimizer(
+        names["optimizer_model.onnx"], module, algorithm=options.optimizer.algorithm
+    )
+    for field in fields(options.optimizer):
+        value = getattr(options.optimizer, field.name)
+        if field.name != "algorithm" and value is not None:
+            try:
+                setattr(optimizer, field.name, value)
+            except (AttributeError, ValueError, TypeError) as error:
+                raise RunFileError(f"optimizer.{field.name}: {error}") from error
+    return Loaded(module, optimizer, found)
+
+
+def _eval_model(
+    judging: Judging, path: Path, state: CheckpointState
+) -> tuple[Judged | None, bytes | Path | None]:
+    if not path.exists():
+        return None, None
+    if not judging.metrics:
+        return None, path
+    model = onnx_codec.load(path)
+    found = judged(model, {name for name, _ in state.parameters})
+    if judging.prediction or judging.target:
+        users = [v.name for v in model.graph.inputs if v.name not in state.parameters]
+        target = judging.target or users[-1]
+        if target not in users:
+            near = difflib.get_close_matches(target, users, n=1)
+            raise RunFileError(f"evaluation.target: no input '{target}'; {near or users}")
+        found = Judged(judging.prediction or (found.prediction if found else ""), target)
+    if found is None or not found.prediction:
+        raise RunFileError(
+            "evaluation.metrics: nothing in the eval graph says what the prediction is; name the "
+            "tensor: evaluation.prediction"
+        )
+    return found, onnx_codec.encode(giving(model, found.prediction))
+
+
+# ---- data ------------------------------------------------------------------------------------
+
+
+def sources(options: Options, module: Module) -> tuple[Rows | None, Rows]:
+    """(evaluation rows or None, training rows)."""
+    if options.data.split and options.data.evaluation:
+        raise RunFileError("data.split: evaluation has data of its own; give one of the two")
+    if options.data.split:
+        return split_rows(options, module)
+    return evaluation_rows(options, module), _training_rows(options, module)
+
+
+def split_rows(options: Options, module: Module) -> tuple[Rows, Rows]:
+    """(held out, trained on): ``data.split`` of the training rows, the same for the same seed."""
+    return _split(_training_rows(options, module), options.data.split, options.training.seed)
+
+
+def _training_rows(options: Options, module: Module) -> Rows:
+    data = options.data
+    if data.train is None:
+        raise RunFileError("data.train: say where the training data is")
+    return _part(_opened("train", data.train, data, module), data.rows, "data.rows")
+
+
+def evaluation_rows(options: Options, module: Module) -> Rows | None:
+    """The rows of ``data.evaluation``, None where there is none."""
+    data = options.data
+    if data.evaluation is None:
+        return None
+    rows = _opened("evaluation", data.evaluation, data, module)
+    return _part(rows, data.evaluation_rows, "data.evaluation_rows")
+
+
+def _opened(key: str, path: Path, data: Data, module: Module) -> Rows:
+    try:
+        return open_path(path, **_reader_options(path, data, module))
+    except (DataError, FileNotFoundError) as error:
+        raise RunFileError(f"data.{key}: {error}") from error
+
+
+def _reader_options(path: Path, data: Data, module: Module) -> dict[str, Any]:
+    if path.is_dir() and not any(path.glob("*.npy")):
+        shape = _image_shape(module.input_values()[0])
+        size = data.size or shape[1:]
+        if not size:
+            raise RunFileError("data.size: the model does not say how large images are; say it")
+        channels = data.channels or (shape[0] if shape else 3)
+        return {"size": size, "channels": channels, "mean": data.mean, "std": data.std}
+    if path.suffix.lower() in (".csv", ".tsv"):
+        label = list(data.label) if isinstance(data.label, tuple) else data.label
+        return {"label": label, "features": data.features or None}
+    return {}
+
+
+def _image_shape(value: ir.Value) -> tuple[int, ...]:
+    """(channels, height, width), () where the graph leaves them open."""
+    dims = (value.dims or ())[1:]
+    known = tuple(dim for dim in dims if isinstance(dim, int) and dim > 0)
+    return known if len(known) == 3 else ()
+
+
+def _part(rows: Rows, part: tuple[int, ...] | None, key: str) -> Rows:
+    if part is None:
+        return rows
+    if len(part) != 2 or not 0 <= part[0] < part[1] <= len(rows):
+        raise RunFileError(
+            f"{key}: expected [first, end) within the {len(rows)} rows, got {list(part)}"
+        )
+    return Subset(rows, np.arange(*part, dtype=np.int64))
+
+
+def _split(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
+    held = round(len(rows) * share)
+    if not 0 < held < len(rows):
+        raise RunFileError(f"data.split: {share} of {len(rows)} rows leaves one side empty")
+    order = np.random.default_rng([seed, 2**31]).permutation(len(rows)).astype(np.int64)
+    return Subset(rows, np.sort(order[:held])), Subset(rows, np.sort(order[held:]))
+
+
+# ---- schedule ----------------------------------------------------------------------------------
+
+_KINDS: Mapping[str, tuple[Callable[..., Schedule], tuple[str, ...]]] = {
+    "constant": (schedules.constant, ("warmup",)),
+    "linear": (schedules.linear, ("total", "warmup")),
+    "cosine": (schedules.cosine, ("total", "warmup", "floor")),
+    "one_cycle": (schedules.one_cycle, ("total", "rise", "start_factor", "end_factor")),
+    "step": (schedules.stepwise, ("every", "factor")),
+    "plateau": (
+        schedules.plateau,
+        ("factor", "patience", "threshold", "stop_after", "warmup"),
+    ),
+}
+
+
+def _schedule(rate: Rate) -> Schedule | Callable[[int], Schedule]:
+    needs_total = rate.total is None and (
+        rate.kind in ("linear", "cosine", "one_cycle") or rate.kind == "join"
+    )
+    return partial(_made_schedule, rate) if needs_total else _made_schedule(rate, rate.total)
+
+
+def _made_schedule(rate: Rate, total: int | None) -> Schedule:
+    try:
+        made = _joined(rate, total) if rate.kind == "join" else _single(rate, total)
+        return made if rate.target is None else schedules.until(made, rate.target)
+    except (ValueError, TypeError) as error:
+        if isinstance(error, RunFileError):
+            raise
+        raise RunFileError(f"schedule.{error}") from error
+
+
+def _single(rate: Rate, total: int | None) -> Schedule:
+    if rate.kind not in _KINDS:
+        near = difflib.get_close_matches(rate.kind, [*_KINDS, "join"], n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"known are {[*_KINDS, 'join']}"
+        raise RunFileError(f"schedule.kind: there is no '{rate.kind}'; {hint}")
+    if rate.rate is None:
+        raise RunFileError("schedule.rate: say the learning rate")
+    if rate.kind == "step" and rate.every is None:
+        raise RunFileError("schedule.every: say after how many steps the rate is cut")
+    make, names = _KINDS[rate.kind]
+    values = {name: getattr(rate, name) for name in names}
+    if "total" in values:
+        values["total"] = total if rate.total is None else rate.total
+    default = Rate()
+    for field in fields(rate):
+        unused = field.name not in (*names, "kind", "rate", "target")
+        if unused and getattr(rate, field.name) != getattr(default, field.name):
+            raise RunFileError(f"schedule.{field.name}: means nothing to kind '{rate.kind}'")
+    return make(rate.rate, **values)
+
+
+def _joined(rate: Rate, total: int | None) -> Schedule:
+    if not rate.parts:
+        raise RunFileError("schedule.parts: a join needs [[schedule.parts]], each with its steps")
+    known = {field.name for field in fields(Rate)} - {"parts", "target"}
+    made: list[tuple[Schedule, int]] = []
+    spent = 0
+    for number, part in enumerate(rate.parts):
+        table = dict(part)
+        steps = table.pop("steps", None if total is None else total - spent)
+        unknown = sorted(set(table) - known)
+        if unknown or not isinstance(steps, int) or steps < 1:
+            what = f"there is no key '{unknown[0]}'" if unknown else "steps: expected a number >= 1"
+            raise RunFileError(f"schedule.parts[{number}]: {what}")
+        own = replace(Rate(), **table)
+        made.append((_single(own, steps), steps))
+        spent += steps
+    return schedules.join(made)
+
+
+def _progress(options: Options) -> Progress | None:
+    display = options.progress
+    shows = {"auto": None, "bar": True, "lines": False, "none": False}
+    if display.show not in shows:
+        raise RunFileError(f"progress.show: expected one of {list(shows)}, got '{display.show}'")
+    log = None
+    if options.folder is not None and display.log:
+        log = options.folder / "metrics.jsonl"
+    return Progress(log, bar=shows[display.show], quiet=display.show == "none", every=display.every)
