@@ -221,7 +221,7 @@ class Governor:
         watching = now >= self._next_watch
         names = needs | {"temperature", "throttled"} if watching else needs
         names -= self._said - needs  # no sensor, and nothing depends on it
-        read = self._sensors.read(names)
+        read = self._sensors.read(names, by_file=names - needs)
         if read.memory is not None and read.memory < (self.limits.min_memory or 0):
             gc.collect()
         kept = {name: getattr(self._readings, name) for name in _SHOWN if name not in names}

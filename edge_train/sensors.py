@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,10 +68,18 @@ class Sensors:
     missing: dict[str, str] = field(default_factory=dict)
     _tried: dict[str, list[str]] = field(default_factory=dict, repr=False)
     _kept: dict[str, tuple[float, dict[str, Any] | None]] = field(default_factory=dict, repr=False)
+    _by_file: frozenset[str] = field(default_factory=frozenset, repr=False)
 
-    def read(self, names: frozenset[str]) -> Readings:
-        """The named fields of Readings; all others stay None."""
-        return Readings(**{name: getattr(self, name)() for name in sorted(names)})
+    def read(self, names: frozenset[str], by_file: frozenset[str] = frozenset()) -> Readings:
+        """The named fields of Readings; all others stay None.
+
+        For those of ``by_file`` no command of Termux:API is started: Android ends apps that have
+        many processes.
+        """
+        self._by_file = by_file
+        found = Readings(**{name: getattr(self, name)() for name in sorted(names)})
+        self._by_file = frozenset()
+        return found
 
     def temperature(self) -> float | None:
         """The hottest processor zone in °C; where none is told, vcgencmd's or the battery's."""
@@ -77,7 +88,7 @@ class Sensors:
         if not found:
             found = [value for value in (self._vcgencmd_temperature(),) if value is not None]
         if not found:
-            battery = self.battery() if self._has("termux-battery-status") else None
+            battery = self._termux_battery("temperature")
             found = [battery.temperature] if battery and battery.temperature is not None else []
         return self._told("temperature", max(found, default=None))
 
@@ -96,7 +107,7 @@ class Sensors:
 
     def battery(self) -> Battery | None:
         """The battery of /sys/class/power_supply, else of termux-battery-status."""
-        found = self._supplies() or self._termux_battery()
+        found = self._supplies() or self._termux_battery("battery")
         return self._told("battery", found)
 
     def memory(self) -> int | None:
@@ -164,8 +175,8 @@ class Sensors:
         known = [percent for percent in percents if not math.isnan(percent)]
         return Battery(min(known), any(plugged) if plugged else None) if known else None
 
-    def _termux_battery(self) -> Battery | None:
-        told = self._json("battery", "termux-battery-status")
+    def _termux_battery(self, name: str) -> Battery | None:
+        told = self._json(name, "termux-battery-status")
         if told is None:
             return None
         percent, heat = _number(told.get("percentage")), _number(told.get("temperature"))
@@ -219,22 +230,15 @@ class Sensors:
             self._refuse(name, f"no command {command}")
             return None
         try:
-            done = subprocess.run(
-                [program, *words],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_COMMAND_SECONDS,
-                check=True,
-            )
+            return _answer([program, *words])
         except (OSError, subprocess.SubprocessError) as error:
             self._refuse(name, f"{command}: {error}")
             return None
-        return done.stdout
 
     def _json(self, name: str, command: str) -> dict[str, Any] | None:
         """What a command of Termux:API says; kept for a while."""
+        if name in self._by_file:
+            return None
         until, told = self._kept.get(command, (0.0, None))
         if time.monotonic() >= until:
             told = self._ask(name, command)
@@ -254,6 +258,28 @@ class Sensors:
             self._refuse(name, f"{command} says {text.strip()[:60]!r}")
             return None
         return told
+
+
+def _answer(words: list[str]) -> str:
+    """What a command prints; OSError, SubprocessError where it fails or hangs."""
+    with subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            out, _ = process.communicate(timeout=_COMMAND_SECONDS)
+        except BaseException:
+            with suppress(OSError):  # the helpers of a script hold the pipe: end them too
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, words[0])
+    return out
 
 
 def _is_cpu(name: str) -> bool:
