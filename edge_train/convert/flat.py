@@ -23,7 +23,7 @@ from edge_train.checkpoint.format import Checkpoint
 from edge_train.checkpoint.source import Readable, Source, Span
 from edge_train.checkpoint.tensor import Tensor
 from edge_train.convert import intake
-from edge_train.errors import ArtifactError, CheckpointCorrupt, NominalStateError
+from edge_train.errors import ArtifactError, CheckpointCorrupt, CheckpointError, NominalStateError
 from edge_train.graph import ir, onnx_codec
 from edge_train.graph.onnx_codec import Source as ModelSource
 from edge_train.graph.roles import Roles
@@ -82,8 +82,8 @@ def from_flat(
 
     A nominal checkpoint becomes a full one (``trainable_only=False``). Moments and step count are
     kept, unless ``reset_optimizer`` (the next Optimizer begins with zeros).
-    Raises ValueError for a buffer of another size (naming the layout), TypeError for another type,
-    NominalStateError for ``trainable_only`` on a nominal checkpoint, and as ``to_flat``.
+    Raises ValueError for a buffer of another size (naming the layout), CheckpointError for another
+    type, NominalStateError for ``trainable_only`` on a nominal checkpoint, and as ``to_flat``.
     """
     with (
         intake.opened(source) as checkpoint,
@@ -208,7 +208,7 @@ def _npy_extent(buffer: Source) -> tuple[int, int]:
     except (ValueError, TypeError, SyntaxError) as error:
         raise CheckpointCorrupt(f"the buffer {buffer.label} is a damaged .npy ({error})") from error
     if dtype != np.dtype("<f4") or len(dims) != 1:
-        raise TypeError(
+        raise CheckpointError(
             f"the buffer {buffer.label} is {dtype.str} of shape {list(dims)}, expected one row of "
             "float32 (<f4)"
         )

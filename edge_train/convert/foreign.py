@@ -94,7 +94,7 @@ def arranged(
         if frozen:
             raise ValueError("the frozen tensors are named by 'like' already; give one of the two")
         with intake.opened(like) as model:
-            return _arranged_like(found, label, model)
+            return arranged_like(found, label, model)
     for pattern in frozen:
         if not any(fnmatchcase(name, pattern) for name in found):
             raise ValueError(f"the pattern '{pattern}' fits no tensor of {label}")
@@ -109,7 +109,8 @@ def arranged(
     )
 
 
-def _arranged_like(found: Mapping[str, Tensor], label: str, model: Checkpoint) -> Checkpoint:
+def arranged_like(found: Mapping[str, Tensor], label: str, model: Checkpoint) -> Checkpoint:
+    """Tensors with the split of ``model``; CheckpointError listing everything that does not fit."""
     problems = []
     for name, tensor in intake.parameters(model).items():
         if name not in found:

@@ -55,8 +55,8 @@ def rename(source: Readable, destination: Path, names: Mapping[str, str]) -> Non
     """Write ``source`` with parameters renamed, ``{old: new}``, their moments with them.
 
     An old name that ends in ``*`` stands for every name that begins so; the new one then ends in
-    ``*`` too (``{"module.*": "*"}`` cuts a prefix). Raises KeyError for an unknown name,
-    ValueError for a malformed pair, CheckpointCorrupt if two parameters would share a name, and
+    ``*`` too (``{"module.*": "*"}`` cuts a prefix). Raises ValueError for an
+    unknown name and for a malformed pair, CheckpointCorrupt if two parameters would share a name, and
     what ``intake.opened`` raises.
     """
     with intake.opened(source) as checkpoint:
@@ -94,7 +94,7 @@ def _renaming(names: Mapping[str, str], known: list[str]) -> Callable[[str], str
             exact[old] = new
             found = old in known
         if not found:
-            raise unknown_name("parameter", old, known)
+            raise ValueError(unknown_name("parameter", old, known).args[0])
 
     def new_name(name: str) -> str:
         if name in exact:
