@@ -175,7 +175,7 @@ class Trainer:
             run,
         )
         if self.governor.on_event is None:
-            self.governor.on_event = lambda name, fields: self._tell(name, **fields)
+            self.governor.on_event = lambda name, fields: self.tell(name, **fields)
         if self._progress is not None:
             self._progress.start(self.total_steps, run.step)
         try:

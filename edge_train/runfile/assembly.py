@@ -47,10 +47,6 @@ def trainer_of(options: Options, *, fresh: bool = False) -> Trainer:
     loaded = load(options)
     training, judging = options.training, options.evaluation
     held, kept = sources(options, loaded.module)
-    governor = Governor(options.governor)
-    progress = _progress(options)
-    if progress is not None:
-        governor.on_event = lambda name, fields: progress.event(name, **fields)
     return Trainer(
         loaded.module,
         loaded.optimizer,
@@ -74,8 +70,8 @@ def trainer_of(options: Options, *, fresh: bool = False) -> Trainer:
         save_every=options.saving.every,
         fresh=fresh,
         max_skipped=training.max_skipped,
-        governor=governor,
-        progress=progress,
+        governor=Governor(options.governor),
+        progress=_progress(options),
     )
 
 
