@@ -42,12 +42,9 @@ static inline void pack(float *restrict out, const float *restrict from, size_t 
   }
 }
 
-/* One MR x NR tile: c (+)= a-panel times b-panel; `rows`, `columns` of it exist. */
-static inline void tile(float *restrict c, size_t row, const float *restrict a, const float *restrict b,
-                        size_t k, size_t rows, size_t columns, int add) {
-  vf sum[MR][NV];
-  for (int i = 0; i < MR; i++)
-    for (int j = 0; j < NV; j++) sum[i][j] = (vf){0};
+/* sum (MR, NR) += a-panel times b-panel. */
+static inline __attribute__((always_inline)) void multiply(vf sum[MR][NV], const float *restrict a,
+                                                           const float *restrict b, size_t k) {
   for (size_t p = 0; p < k; p++, a += MR, b += NR) {
     vf right[NV];
     for (int j = 0; j < NV; j++) right[j] = load(b + j * VL);
@@ -56,6 +53,15 @@ static inline void tile(float *restrict c, size_t row, const float *restrict a, 
 #pragma GCC unroll 2
       for (int j = 0; j < NV; j++) sum[i][j] += a[i] * right[j];
   }
+}
+
+/* One MR x NR tile: c (+)= a-panel times b-panel; `rows`, `columns` of it exist. */
+static inline void tile(float *restrict c, size_t row, const float *restrict a, const float *restrict b,
+                        size_t k, size_t rows, size_t columns, int add) {
+  vf sum[MR][NV];
+  for (int i = 0; i < MR; i++)
+    for (int j = 0; j < NV; j++) sum[i][j] = (vf){0};
+  multiply(sum, a, b, k);
   if (rows == MR && columns == NR) {
     for (int i = 0; i < MR; i++)
       for (int j = 0; j < NV; j++) {

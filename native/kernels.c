@@ -6,11 +6,33 @@
 #include "vec.h"
 #include "window.h"
 
+#include "activations.c"
+#include "clip.c"
 #include "conv_depthwise.c"
+#include "conv_pointwise.c"
+#include "softmax.c"
+#include "layer_norm.c"
 
 static const et_op ops[] = {
+    {"Clip", "fFF", "fu", 0, 0, clip_compute, 1},
+    {"ClipGrad", "fu", "f", 0, 0, clip_gradient, 1},
+    {"PointwiseConv", "ffF", "f", 0, 0, pointwise_compute, 0},
+    {"PointwiseConvGrad", "fff", "FFF", 0, 0, pointwise_gradient, 0},
     {"DepthwiseConv", "ffF", "f", sizeof(window), depthwise_create, depthwise_compute, 0},
     {"DepthwiseConvGrad", "fff", "FFF", sizeof(window), depthwise_create, depthwise_gradient, 0},
+    {"Gelu", "fF", "f", sizeof(curve), curve_create, gelu_compute, 1},
+    {"FastGelu", "fF", "f", sizeof(curve), curve_create, fast_gelu_compute, 1},
+    {"QuickGelu", "fF", "f", sizeof(curve), curve_create, quick_gelu_compute, 1},
+    {"GeluGrad", "ffF", "f", sizeof(curve), curve_create, gelu_grad_compute, 1},
+    {"FastGeluGrad", "ffF", "f", sizeof(curve), curve_create, fast_gelu_grad_compute, 1},
+    {"QuickGeluGrad", "ffF", "f", sizeof(curve), curve_create, quick_gelu_grad_compute, 1},
+    {"SigmoidGrad", "ff", "f", sizeof(curve), curve_create, sigmoid_grad_compute, 1},
+    {"TanhGrad", "ff", "f", sizeof(curve), curve_create, tanh_grad_compute, 1},
+    {"LeakyReluGrad", "ff", "f", sizeof(curve), curve_create, leaky_relu_grad_compute, 1},
+    {"SoftmaxGrad", "ff", "f", sizeof(axes), axes_create, softmax_compute, 1},
+    {"LogSoftmaxGrad", "ff", "f", sizeof(axes), axes_create, log_softmax_compute, 1},
+    {"LayerNormalizationGrad", "fffff", "FFF", 0, 0, layer_norm_grad, 1},
+    {"SimplifiedLayerNormalizationGrad", "ffff", "FF", 0, 0, rms_norm_grad, 1},
 };
 
 #define JOIN(a, b) a##b

@@ -51,5 +51,7 @@ enum { MAX_JOBS = 16 };
 static inline size_t part_start(size_t job, size_t jobs, size_t total) {
   return total / jobs * job + least(job, total % jobs);
 }
+/* Jobs for one pass over `count` numbers: one where it is not worth waking a thread. */
+static inline size_t jobs_for(size_t count) { return count < 16384 ? 1 : least(MAX_JOBS, count / 8192); }
 
 #endif

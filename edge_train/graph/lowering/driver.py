@@ -13,6 +13,7 @@ from edge_train import dtypes
 from edge_train.errors import EdgeTrainError, UnsupportedOp
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder, LabelRange, Refuse
+from edge_train.graph.lowering.fused.clips import with_clip_bits
 from edge_train.graph.lowering.registry import cast_away, fused_rule_for, lowers, rule_for
 from edge_train.graph.lowering.repairs import repair
 from edge_train.graph.opset import raise_opset
@@ -67,7 +68,10 @@ def lower(model: ir.Model, fused: bool = False) -> Lowered:
     cannot be raised.
     """
     model = raise_opset(model)
-    b = Builder(model.graph, Shapes.of(model), fused)
+    shapes = Shapes.of(model)
+    if fused:
+        model = with_clip_bits(model, shapes)
+    b = Builder(model.graph, shapes, fused)
     alias: dict[str, str] = {}
     refused: list[str] = []
     for node in model.graph.nodes:

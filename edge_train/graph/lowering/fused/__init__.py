@@ -1,8 +1,8 @@
 """Fused rules: training ops become our own kernels (native/kernels.c), where these fit."""
 
-from edge_train.graph.lowering.fused import convolution
+from edge_train.graph.lowering.fused import activations, convolution, normalization
 
 __all__ = ["FAMILIES"]
 
 # importing a family registers its rules
-FAMILIES = (convolution,)
+FAMILIES = (activations, convolution, normalization)

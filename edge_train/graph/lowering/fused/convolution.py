@@ -1,4 +1,4 @@
-"""Convolutions by our own kernels: depthwise ones, which onnxruntime runs by a general path."""
+"""Convolutions by our own kernels: depthwise ones (a general path in onnxruntime), and 1x1."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ MOST_TAPS = 121
 @fuses("Conv", domain="")
 def conv(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
     x, w = node.inputs[:2]
+    if _is_pointwise(b, node, x, w):
+        return b.native("PointwiseConv", *node.inputs, like=(node.output(0),))
     found = _depthwise(b, node, x, w)
     if found is None:
         return None
@@ -26,12 +28,22 @@ def conv(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
 @fuses("ConvGrad")
 def conv_grad(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
     dy, x, w = node.inputs
+    wanted = [b.is_read(b.node.output(i)) for i in range(3)]
+    likes = [x, w, node.output(2)]
+    if _is_pointwise(b, node, x, w):
+        return b.native_some("PointwiseConvGrad", (dy, x, w), likes, wanted)
     found = _depthwise(b, node, x, w)
     if found is None:
         return None
-    wanted = [b.is_read(b.node.output(i)) for i in range(3)]
-    likes = [x, w, node.output(2)]
     return b.native_some("DepthwiseConvGrad", (dy, x, w), likes, wanted, **found)
+
+
+def _is_pointwise(b: Builder, node: ir.Node, x: str, w: str) -> bool:
+    """Whether every window is one element and one group covers all channels."""
+    if b.shapes.rank(x) is None or b.rank(x) < 3 or node.attr("group", 1) != 1:
+        return False
+    kernel = kernel_of(b, node, w)
+    return kernel is not None and window_of(b, node, x, kernel).is_plain
 
 
 def _depthwise(b: Builder, node: ir.Node, x: str, w: str) -> dict[str, Any] | None:
