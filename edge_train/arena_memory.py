@@ -77,6 +77,9 @@ class Memory:
         """Surrounds every change of parameters, so that no other process reads half of it."""
         return nullcontext()
 
+    def publish(self) -> None:
+        """Every parameter has its values now."""
+
     def check(self) -> None:
         """Raises if the memory cannot be read any more (a mapped file that became shorter)."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
@@ -24,9 +24,12 @@ from edge_train.graph.passes import evaluation_form
 from edge_train.graph.roles import Roles
 from edge_train.inputs import as_array, as_ortvalue
 from edge_train.parameter_buffers import ParameterBuffers
-from edge_train.placement import check_parameters, layout_of, place, release
+from edge_train.placement import check_parameters, fill_nominal, layout_of, place, release
 from edge_train.program import Program, TrainingProgram
 from edge_train.session import Fed
+
+if TYPE_CHECKING:
+    from edge_train.device import Device
 
 ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview
 
@@ -47,9 +50,15 @@ class Module(ParameterBuffers):
     our own kernels of the native library where they are faster; "auto", fused where that library
     is there for this machine (and EDGE_TRAIN_KERNELS does not name another backend).
 
+    ``device`` is where the parameters lie: "cpu" ("cpu:huge,lock": in large pages, never swapped
+    out); "shm:NAME", where ``edge_train.device.SharedWeights`` of another process sees them;
+    "opencl:N", where AdamW and SGD step on the device and the moments stay there; "file:PATH", the
+    pages of a file with the flat buffer, which fills a nominal state and never changes. The graphs
+    run on the CPU in any case. A state has one device, "cpu" goes on with it.
+
     Errors: ArtifactError when a graph cannot be used or does not fit the checkpoint,
     UnsupportedOp listing every node that has no implementation, FileNotFoundError, TypeError for
-    arguments of another kind, ValueError for another device than "cpu" and for entries of
+    arguments of another kind, ValueError for a device that is none and for entries of
     ``trainable`` that name nothing.
     """
 
@@ -60,13 +69,13 @@ class Module(ParameterBuffers):
         train_model_uri: ModelSource,
         state: CheckpointState,
         eval_model_uri: ModelSource | None = None,
-        device: str = "cpu",
+        device: str | Device = "cpu",
         session_options: onnxruntime.SessionOptions | None = None,
         *,
         trainable: Sequence[str] | None = None,
         kernels: str = "auto",
     ) -> None:
-        _check_arguments(state, device, session_options)
+        _check_arguments(state, session_options)
         self.training = True
         self.state = state
         model, chosen = _chosen_part(onnx_codec.load(train_model_uri), state, trainable)
@@ -81,8 +90,12 @@ class Module(ParameterBuffers):
         if chosen != state.chosen:
             release(state)
             state.choose(chosen)
+        if device not in ("cpu", "cpu:0"):
+            _choose_memory(state, device)
         if not state.is_nominal:
             place(self._train.roles, self._layout, state)
+        elif state.memory.has_values:
+            fill_nominal(self._train.roles, self._layout, state)
         self.lazy_reset_grad()  # a new Module starts its own sum
 
     def __call__(self, /, *user_inputs: Any, **named_inputs: Any) -> Fed | tuple[Fed, ...]:
@@ -101,6 +114,7 @@ class Module(ParameterBuffers):
                 f"cannot run the {program.what}: the checkpoint is nominal (names without data); "
                 "fill it first with copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
+        self.state.memory.check()
         feeds = program.inputs.bind(user_inputs, named_inputs)
         outputs = program.step(feeds, place(self._train.roles, self._layout, self.state))
         arrays = any(isinstance(value, np.ndarray) for value in feeds.values())
@@ -221,22 +235,22 @@ class Module(ParameterBuffers):
         adapters.write(tensors, adapter_uri, adapter_version, model_version)
 
 
-def _check_arguments(
-    state: CheckpointState, device: str, options: onnxruntime.SessionOptions | None
-) -> None:
+def _check_arguments(state: CheckpointState, options: onnxruntime.SessionOptions | None) -> None:
     if not isinstance(state, CheckpointState):
         raise TypeError(
             f"state: expected a CheckpointState, got {type(state).__name__}; make one with "
             "CheckpointState.load_checkpoint(path)"
         )
-    if not isinstance(device, str):
-        raise TypeError(f"device: expected a str, got {type(device).__name__}")
-    if device.split(":")[0] != "cpu":
-        raise ValueError(f"device '{device}': only 'cpu' is supported")
     if options is not None and not isinstance(options, onnxruntime.SessionOptions):
         raise TypeError(
             f"session_options: expected an onnxruntime.SessionOptions, got {type(options).__name__}"
         )
+
+
+def _choose_memory(state: CheckpointState, device: str | Device) -> None:
+    from edge_train.device.memories import choose  # costs a training on the CPU nothing
+
+    choose(state, device)
 
 
 def _chosen_part(

@@ -138,6 +138,8 @@ def place(roles: Roles, layout: Sequence[ParameterSlot], state: CheckpointState)
         if not state.is_nominal:
             _move_frozen(state, arena)
     state.arena = arena
+    if not state.is_nominal:
+        arena.memory.publish()
     return arena
 
 
@@ -217,3 +219,4 @@ def scatter(flat: np.ndarray, layout: Sequence[ParameterSlot], state: Checkpoint
             values = flat[start : start + slot.size]
             state.parameters[slot.name].data[...] = values.reshape(slot.shape)
             start += slot.size
+    state.memory.publish()

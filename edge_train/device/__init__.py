@@ -2,5 +2,6 @@
 
 from edge_train.device.buffer import DeviceBuffer
 from edge_train.device.devices import Device, DeviceInfo, open_device
+from edge_train.device.shared_weights import SharedWeights
 
-__all__ = ["Device", "DeviceBuffer", "DeviceInfo", "open_device"]
+__all__ = ["Device", "DeviceBuffer", "DeviceInfo", "SharedWeights", "open_device"]

@@ -126,7 +126,8 @@ class DeviceBuffer:
                 pages.api.buffer_read(pages.handle, start, out.ctypes.data, out.nbytes), "read"
             )
             return out
-        return self.numpy().reshape(-1)[offset : offset + count].copy()
+        copied: np.ndarray = self.numpy().reshape(-1)[offset : offset + count].copy()
+        return copied
 
     def fill(self, value: float) -> None:
         """Sets every element."""

@@ -59,7 +59,7 @@ class Device:
 
         Errors: ValueError for a negative size, NativeError when there is no such memory.
         """
-        kind, nbytes = _layout(shape, dtype)
+        kind, nbytes = layout_of(shape, dtype)
         options = self._name.options
         wish = Wish(huge="huge" in options, lock="lock" in options)
         return DeviceBuffer(self, self._host.new(nbytes, wish), kind, shape)
@@ -115,7 +115,7 @@ class FileDevice(Device):
         self.check_size()
         if shape is None:
             shape = max(self.file_size - offset, 0) // np.dtype(dtype).itemsize
-        kind, nbytes = _layout(shape, dtype)
+        kind, nbytes = layout_of(shape, dtype)
         label = f"file '{self.path}'"
         pages = self._host.of_file(self._file.number, nbytes, offset, Wish(), label)
         if not isinstance(pages, np.ndarray) and (offset % kind.itemsize):
@@ -148,7 +148,8 @@ class _Descriptor:
         os.close(self.number)
 
 
-def _layout(shape: Shape, dtype: Any) -> tuple[np.dtype[Any], int]:
+def layout_of(shape: Shape, dtype: Any) -> tuple[np.dtype[Any], int]:
+    """The dtype of a buffer and its bytes; TypeError, ValueError for what cannot be one."""
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     kind = np.dtype(dtype)
     if any(size < 0 for size in sizes):

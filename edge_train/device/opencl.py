@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_train.device import native
 from edge_train.device.buffer import DeviceBuffer, Shape
-from edge_train.device.devices import Device, DeviceInfo, _layout
+from edge_train.device.devices import Device, DeviceInfo, layout_of
 from edge_train.device.names import DeviceName
 from edge_train.device.pages import NativePages
 from edge_train.errors import NativeError
@@ -48,7 +48,7 @@ class OpenClDevice(Device):
 
         Errors: NativeError when the device has no room.
         """
-        kind, nbytes = _layout(shape, dtype)
+        kind, nbytes = layout_of(shape, dtype)
         api, flags = self._api, native.COPIES if self._copies else 0
         what = f"device '{self.name}': {nbytes} bytes cannot be had"
         handle = api.new_handle(
