@@ -223,7 +223,7 @@ def test_more_memory_than_there_is(device: Device) -> None:
         ("shm:", ValueError, "letters"),
         ("shm:../x", ValueError, "letters"),
         ("opencl:first", ValueError, "a number"),
-        (7, TypeError, "expected a str"),
+        (7, TypeError, "expected a str or a Device"),
     ],
 )
 def test_names_that_are_none(name: object, error: type[Exception], text: str) -> None:

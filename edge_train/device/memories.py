@@ -12,6 +12,7 @@ from edge_train.arena_memory import Entry, Floats, Memory
 from edge_train.device import native
 from edge_train.device.buffer import DeviceBuffer
 from edge_train.device.devices import Device, FileDevice, open_device
+from edge_train.device.names import parse
 from edge_train.device.opencl import OpenClDevice
 from edge_train.device.shared import SharedDevice, SharedMemory
 from edge_train.kernels.contract import AdamWScalars, LionScalars, MomentumScalars, Steps
@@ -26,7 +27,7 @@ def choose(state: CheckpointState, device: str | Device) -> None:
     Errors: what ``open_device`` raises; ValueError when the parameters lie on another device
     already, and for a "file" under a state that has values.
     """
-    name = device if isinstance(device, str) else device.name
+    name = device.name if isinstance(device, Device) else str(parse(device))
     if name in ("cpu", "cpu:0", state.memory.name):
         return
     if state.arena is not None:
@@ -34,7 +35,7 @@ def choose(state: CheckpointState, device: str | Device) -> None:
             f"device '{name}': the parameters of this state lie on '{state.memory.name}' already; "
             "load the checkpoint again for another device"
         )
-    opened = open_device(device) if isinstance(device, str) else device
+    opened = device if isinstance(device, Device) else open_device(device)
     if isinstance(opened, FileDevice) and not state.is_nominal:
         raise ValueError(
             f"device '{name}' brings all parameters from the file: it needs a nominal checkpoint. "

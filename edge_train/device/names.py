@@ -37,7 +37,7 @@ def parse(name: object) -> DeviceName:
     Errors: TypeError for anything but a str, ValueError for a name that is none, or for "cuda".
     """
     if not isinstance(name, str):
-        raise TypeError(f"device: expected a str, got {type(name).__name__}")
+        raise TypeError(f"device: expected a str or a Device, got {type(name).__name__}")
     kind, _, argument = name.partition(":")
     if kind == "cuda":
         raise ValueError(
