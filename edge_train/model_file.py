@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,6 @@ _PAGE = 4096
 _SMALL = 1024
 #: bytes of tensors: protobuf ends at 2 GiB, the graph itself has the last of them
 LARGEST = 2**31 - 2**24
-_HERE = "\0here"
 
 
 @dataclass
@@ -74,19 +74,24 @@ def opened(readable: Readable) -> Iterator[OpenModel]:
     whose external data is missing, too short or outside the model's folder.
     """
     folder = _folder(readable)
+    here = f"\0{secrets.token_hex()}"  # the "file" of data in the model itself: none can name it
     with ExitStack() as stack:
         source = stack.enter_context(sources.opened(readable))
         what = f"model {source.label}"
         onnx_codec.refuse_foreign(source.read(0, min(16, source.size)), what)
         try:
-            model = onnx_codec.decode(skeleton(_Window(source), _HERE, _LARGE))
+            model = onnx_codec.decode(skeleton(_Window(source), here, _LARGE))
         except ArtifactError as error:
             raise ArtifactError(f"{what} is not an ONNX model, or is damaged ({error})") from error
         found = OpenModel(model)
         files: dict[Path, FileSource] = {}
 
         def changed(tensor: ir.Tensor) -> ir.Tensor:
-            found.data.append(_data(tensor, source, folder, files, stack))
+            entries = dict(tensor.external)
+            if entries.get("location") == here:
+                found.data.append(Span(source, int(entries["offset"]), int(entries["length"])))
+            else:
+                found.data.append(_outer_data(tensor, folder, files, stack))
             return graft.placed(tensor, len(found.data) - 1)
 
         external_data.change(model.graph, changed)
@@ -179,17 +184,9 @@ class _Window:
         return self._source.read(at, 1)[0]
 
 
-def _data(
-    tensor: ir.Tensor,
-    source: Source,
-    folder: Path | None,
-    files: dict[Path, FileSource],
-    stack: ExitStack,
+def _outer_data(
+    tensor: ir.Tensor, folder: Path | None, files: dict[Path, FileSource], stack: ExitStack
 ) -> Data:
-    entries = dict(tensor.external)
-    if entries.get("location") == _HERE:
-        offset, length = (int(entries[key]) for key in ("offset", "length"))
-        return Span(source, offset, length)
     path, offset, length = external_data.locate(tensor, folder)
     if path not in files:
         file = stack.enter_context(path.open("rb"))

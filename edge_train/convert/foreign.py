@@ -29,7 +29,7 @@ def entries(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """Every tensor under its name in the file; CheckpointError for a parameter of such a name."""
     found: dict[str, Tensor] = {}
     for name, tensor in intake.parameters(checkpoint).items():
-        if name == KEY or name.startswith(f"{KEY}."):
+        if _is_kept(name):
             raise CheckpointError(
                 f"the parameter '{name}' has a name that is kept for {KEY} itself; rename it first"
             )
@@ -88,8 +88,10 @@ def arranged(
 
     With ``like`` (a checkpoint) it has the names, the split and the shapes of that one. Without,
     float32 tensors are trained, unless a name or pattern of ``frozen`` fits, and all others frozen.
+    What this package itself added to a file is left out.
     Raises CheckpointError listing what does not fit, ValueError for a pattern that fits nothing.
     """
+    found = {name: tensor for name, tensor in found.items() if not _is_kept(name)}
     if like is not None:
         if frozen:
             raise ValueError("the frozen tensors are named by 'like' already; give one of the two")
@@ -137,6 +139,10 @@ def arranged_like(found: Mapping[str, Tensor], label: str, model: Checkpoint) ->
 def described(tensor: Tensor) -> str:
     """Type and shape of a tensor, for a message."""
     return f"{dtypes.name_of(tensor.data_type)} {list(tensor.dims)}"
+
+
+def _is_kept(name: str) -> bool:
+    return name == KEY or name.startswith(f"{KEY}.")
 
 
 def _moment_key(group: str, moment: str, parameter: str) -> str:

@@ -55,9 +55,9 @@ def rename(source: Readable, destination: Path, names: Mapping[str, str]) -> Non
     """Write ``source`` with parameters renamed, ``{old: new}``, their moments with them.
 
     An old name that ends in ``*`` stands for every name that begins so; the new one then ends in
-    ``*`` too (``{"module.*": "*"}`` cuts a prefix). Raises ValueError for an
-    unknown name and for a malformed pair, CheckpointCorrupt if two parameters would share a name, and
-    what ``intake.opened`` raises.
+    ``*`` too (``{"module.*": "*"}`` cuts a prefix). Raises ValueError for an unknown name and for a
+    malformed pair, CheckpointCorrupt if two parameters would share a name, and what
+    ``intake.opened`` raises.
     """
     with intake.opened(source) as checkpoint:
         known = list(intake.parameters(checkpoint))

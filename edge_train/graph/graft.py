@@ -23,7 +23,7 @@ _HOLDS: Mapping[str, Mapping[int, str]] = {
     "model": {7: _GRAPH},
     _GRAPH: {1: _NODE, 5: _TENSOR},
     _NODE: {5: _ATTRIBUTE},
-    _ATTRIBUTE: {5: _TENSOR, 6: _GRAPH, 10: _TENSOR, 11: _GRAPH},
+    _ATTRIBUTE: {5: _TENSOR, 6: _GRAPH, 11: _GRAPH},
 }
 _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION, _BYTES = 9, 13, 14, 2
 
@@ -68,13 +68,15 @@ def _message(body: bytes, kind: str, data: Sequence[Data]) -> list[Piece]:
 
 def _tensor(body: bytes, data: Sequence[Data]) -> list[Piece]:
     kept = b""
-    index = 0
+    entries: dict[bytes, bytes] = {}
     for field in fields(body, 0, len(body)):
         if field.number == _EXTERNAL_DATA:
             key, value = (body[f.value : f.end] for f in fields(body, field.value, field.end))
-            index = int(value) if key == b"index" else index
+            entries[key] = value
         elif field.number != _DATA_LOCATION:
             kept += body[field.start : field.end]
-    own = data[index]
+    if entries.get(b"location") != PLACED.encode():
+        return [body]  # the mark stood in its name or doc string
+    own = data[int(entries[b"index"])]
     head = delimited(_RAW_DATA, b"")[:-1] + varint(own.nbytes)
     return [kept + head, own]
