@@ -6,7 +6,7 @@ The Trainer calls ``start``, ``step`` and ``event``, and ``close`` with its resu
 from __future__ import annotations
 
 import math
-import shutil
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -122,17 +122,25 @@ class Progress:
             initial=self._meter.done,
             file=self._stream,
             bar_format=form,
-            dynamic_ncols=True,
+            ncols=self._columns(),
             miniters=1,
         )
 
     def _draw(self) -> None:
         bar = self._bar
         if bar is not None:
-            columns = shutil.get_terminal_size().columns
-            bar.n = self._meter.done
+            columns = self._columns()
+            bar.n, bar.ncols = self._meter.done, columns
             bar.set_description_str(self._meter.text(self._clock(), columns - 12), refresh=False)
             bar.refresh()
+
+    def _columns(self) -> int:
+        """The width to draw in; a serial console does not know its own."""
+        try:
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+        except (OSError, ValueError, AttributeError):
+            columns = 0
+        return (columns or 80) - 1  # some terminals wrap at the last column
 
     def _write(self, text: str) -> None:
         if self._bar is not None:
