@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edge_train import __version__
-from edge_train.commands import artifacts, convert, doctor, export, inspect, report, train
+from edge_train.commands import artifacts, convert, doctor, estimate, export, inspect, report, train
 from edge_train.commands import eval as evaluate
 from edge_train.errors import EdgeTrainError
 
@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     artifacts.add_parser(commands)
     convert.add_parser(commands)
     doctor.add_parser(commands)
+    estimate.add_parser(commands)
     inspect.add_parser(commands)
     export.add_parser(commands)
     report.add_parser(commands)

@@ -10,6 +10,7 @@
     |-- NominalStateError        the parameters have names but no data yet: fill them first
     |-- DataError                training data cannot be read, or does not fit the model's inputs
     |-- RunError                 onnxruntime failed while it ran a graph
+    |-- MemoryBudgetExceeded     training does not fit into the memory it was given
     `-- NativeError              the native library is missing, unusable or out of memory
 
 Wrong arguments of a call stay ValueError, TypeError, KeyError or IndexError, as in
@@ -58,6 +59,10 @@ class DataError(EdgeTrainError, ValueError):
 
 class RunError(EdgeTrainError, RuntimeError):
     """onnxruntime reported an error while it ran a graph; the original is the cause."""
+
+
+class MemoryBudgetExceeded(EdgeTrainError, MemoryError):
+    """Training does not fit into its memory budget; the text has the table and what would fit."""
 
 
 class NativeError(EdgeTrainError, RuntimeError):

@@ -39,6 +39,28 @@ class Choices:
     trainable: tuple[str, ...] | None = None
     kernels: str = "auto"
 
+    @property
+    def accumulates(self) -> bool:
+        """Whether several steps can make an update."""
+        return True
+
+    def module(self) -> dict[str, Any]:
+        """The keyword arguments of Module that differ from its defaults."""
+        words: dict[str, Any] = {}
+        if self.trainable is not None:
+            words["trainable"] = list(self.trainable)
+        if self.kernels != "auto":
+            words["kernels"] = self.kernels
+        return words
+
+    def optimizer(self) -> dict[str, Any]:
+        """The keyword arguments of Optimizer that differ from its defaults."""
+        return {}
+
+    def notes(self) -> tuple[str, ...]:
+        """What the choices change, in words."""
+        return ()
+
 
 @dataclass(frozen=True)
 class Files:
@@ -164,6 +186,15 @@ class Footprint:
     def fixed_batch(self) -> int | None:
         """The only batch size that the graph takes; None where it takes any."""
         return fixed_batch(self._roles.user_inputs)
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether the graph moves running statistics, as BatchNormalization does."""
+        return self._graph(False).has_updates
+
+    def nearest_first(self) -> tuple[str, ...]:
+        """The trainable parameters in the order in which a step makes their gradients."""
+        return self._graph(False).gradient_order(self._roles.trainable)
 
     def parameter_bytes(self) -> dict[str, int]:
         """The size of each parameter, in the graph's order; ArtifactError where it is not known."""

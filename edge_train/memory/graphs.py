@@ -31,7 +31,8 @@ class RunningGraph:
     lowered: ir.Graph
     running: ir.Graph
     user_inputs: tuple[ir.Value, ...]
-    in_arena: frozenset[str]  # outputs that lie in memory of ours
+    gradients: Mapping[str, str]  # gradient buffer -> output
+    updates: Mapping[str, str]  # running statistic -> output
 
     @staticmethod
     def of_training(
@@ -40,21 +41,34 @@ class RunningGraph:
         """The graph of a training step; ``adds``: the one that adds to the gradients."""
         lowered = lower(model, fuses_graphs(kernels))
         graph = accumulating(lowered) if adds else lowered.model
-        inside = (*lowered.gradients.values(), *lowered.updates.values())
-        return _running(graph, Roles.of(model.graph, set(names)).user_inputs, inside)
+        inputs = Roles.of(model.graph, set(names)).user_inputs
+        running = session.executed_graph(graph)
+        return RunningGraph(graph.graph, running.graph, inputs, lowered.gradients, lowered.updates)
 
     @staticmethod
     def of_evaluation(model: ir.Model, names: Iterable[str], kernels: str) -> RunningGraph:
         """The graph of an evaluation step."""
-        lowered = lower(model, fuses_graphs(kernels))
-        return _running(lowered.model, Roles.of(model.graph, set(names)).user_inputs, ())
+        graph = lower(model, fuses_graphs(kernels)).model
+        inputs = Roles.of(model.graph, set(names)).user_inputs
+        return RunningGraph(graph.graph, session.executed_graph(graph).graph, inputs, {}, {})
+
+    @property
+    def has_updates(self) -> bool:
+        """Whether a step moves running statistics."""
+        return bool(self.updates)
+
+    def gradient_order(self, buffers: Mapping[str, str]) -> tuple[str, ...]:
+        """The parameters of ``buffers`` (parameter -> gradient buffer) as gradients get ready."""
+        made = {name: i for i, node in enumerate(self.running.nodes) for name in node.outputs}
+        return tuple(sorted(buffers, key=lambda name: made.get(self.gradients[buffers[name]], 0)))
 
     def walk(self, dims: Mapping[str, tuple[int, ...]]) -> tuple[Walk, int]:
         """What a run holds for user inputs of ``dims``, and how many tensors of unknown size there
         are, which count nothing."""
         sizes = self._sizes(dims)
         made = {name for node in self.running.nodes for name in node.outputs if name}
-        return walk(self.running, sizes, self.in_arena), len(made - sizes.keys())
+        bound = {*self.gradients.values(), *self.updates.values()}  # lie in memory of ours
+        return walk(self.running, sizes, bound), len(made - sizes.keys())
 
     def fed_bytes(self, dims: Mapping[str, tuple[int, ...]]) -> int:
         """The size of what one step is fed."""
@@ -90,13 +104,6 @@ def tensor_bytes(elem_type: int | None, dims: Sequence[ir.Dim] | None) -> int | 
     if width is None:
         return None
     return math.prod(known) * (width if isinstance(width, int) else width.itemsize)
-
-
-def _running(
-    model: ir.Model, user_inputs: tuple[ir.Value, ...], inside: Iterable[str]
-) -> RunningGraph:
-    running = session.executed_graph(model)
-    return RunningGraph(model.graph, running.graph, user_inputs, frozenset(inside))
 
 
 def _with_dims(graph: ir.Graph, dims: Mapping[str, tuple[int, ...]]) -> ir.Graph:

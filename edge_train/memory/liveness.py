@@ -98,6 +98,7 @@ class _Owners:
         self._results = {value.name for value in graph.outputs}
         self._left = Counter(name for node in graph.nodes for name in reads_of(node))
         self._owner: dict[str, str] = {}  # tensors in memory of the arena
+        self._tenants: dict[str, list[str]] = {}  # the tensors in a buffer
 
     def taken(self, node: ir.Node) -> list[tuple[str, int]]:
         """The buffers that a node takes; nodes are asked in their order."""
@@ -106,11 +107,15 @@ class _Owners:
         for name in filter(None, node.outputs):
             shared = None if name in self._results else self._shared(node, name)
             if shared is not None:
-                self._owner[name] = shared
+                self._settle(name, shared)
             elif name not in self._bound and self._sizes.get(name, 0) > 0:
-                self._owner[name] = name
+                self._settle(name, name)
                 new.append((name, self._sizes[name]))
         return new
+
+    def _settle(self, name: str, owner: str) -> None:
+        self._owner[name] = owner
+        self._tenants.setdefault(owner, []).append(name)
 
     def _shared(self, node: ir.Node, name: str) -> str | None:
         if node.op_type in _VIEWS and name == node.outputs[0]:
@@ -125,8 +130,8 @@ class _Owners:
 
     def _is_last(self, owner: str) -> bool:
         """Whether nobody reads the buffer any more, under any name, and it is no result."""
-        names = [name for name, other in self._owner.items() if other == owner]
-        return not any(self._left[name] or name in self._results for name in names)
+        tenants = self._tenants[owner]
+        return not any(self._left[name] or name in self._results for name in tenants)
 
     def last_readers(self) -> dict[str, int]:
         """Buffer -> the last node that reads or makes it; results are held until the end."""
