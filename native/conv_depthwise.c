@@ -9,6 +9,8 @@ enum { MAX_TAPS = 121 };
 typedef struct depthwise {
   const float *x, *w, *bias, *dy;
   float *y, *dx, *dw, *db;
+  uint8_t *bits; /* of y forward, of x backward; 0: none */
+  clip_rule rule;
   size_t n, c, h, wide, oh, ow, kh, kw;
   window at;
   size_t row, phase;      /* length of a phase's row, of a phase */
@@ -108,6 +110,8 @@ static void depthwise_forward(const depthwise *d, size_t channel, float *x) {
     float *y = d->y + (n * d->c + channel) * d->oh * d->ow;
     for (size_t r = 0; r < d->oh; r++)
       for (size_t i = 0; i < d->ow; i++) y[r * d->ow + i] = out[r * d->row + i];
+    size_t size = d->oh * d->ow;
+    if (d->bits) clip_range(y, y, d->bits + (n * d->c + channel) * plane_bytes(size), d->rule, 0, size);
   }
 }
 
@@ -175,6 +179,8 @@ static void depthwise_backward(const depthwise *d, size_t channel, float *x) {
           (d->ow - 1) * d->at.stride[1] + (d->kw - 1) * d->at.dilation[1] + 1 < d->wide + d->at.pad[1])
         memset(to, 0, d->h * d->wide * sizeof(float)); /* elements that no window reaches */
       gather_plane(d, to, dx);
+      size_t size = d->h * d->wide;
+      if (d->bits) masked_range(to, to, d->bits + (n * d->c + channel) * plane_bytes(size), 0, size);
     }
   }
   if (d->dw)
@@ -201,8 +207,15 @@ static void depthwise_run(depthwise *d, et_context *context, void (*job)(void *,
   et_parallel(context, job, d->jobs, d);
 }
 
+typedef struct depthwise_state {
+  window at;
+  int strict;
+} depthwise_state;
+
 static const char *depthwise_create(void *state, const et_attributes *attributes) {
-  return window_read(state, attributes);
+  depthwise_state *s = state;
+  clip_create(&s->strict, attributes);
+  return window_read(&s->at, attributes);
 }
 
 /* Reads x and w and plans; 0 after an error. */
@@ -230,9 +243,12 @@ static int depthwise_begin(depthwise *d, const window *at, et_context *context, 
 static void depthwise_compute(const void *state, et_context *context) {
   depthwise d;
   et_tensor bias;
-  if (!depthwise_begin(&d, state, context, 0)) return;
+  const depthwise_state *s = state;
+  if (!depthwise_begin(&d, &s->at, context, 0)) return;
   if (et_input(context, 2, &bias)) d.bias = bias.data;
   d.y = et_output(context, 0, (size_t[]){d.n, d.c, d.oh, d.ow}, 4);
+  d.rule = clip_rule_of(context, 3, s->strict);
+  d.bits = clip_bits(context, 1, d.n * d.c, d.oh * d.ow);
   d.lane = d.at.stride[0] * d.at.stride[1] * d.phase + d.span + VL;
   depthwise_run(&d, context, forward_job);
 }
@@ -240,12 +256,14 @@ static void depthwise_compute(const void *state, et_context *context) {
 static void depthwise_gradient(const void *state, et_context *context) {
   depthwise d;
   et_tensor dy;
-  if (!et_input(context, 0, &dy) || !depthwise_begin(&d, state, context, 1)) return;
+  const depthwise_state *s = state;
+  if (!et_input(context, 0, &dy) || !depthwise_begin(&d, &s->at, context, 1)) return;
   if (dy.rank != 4 || dy.dim[0] != d.n || dy.dim[1] != d.c || dy.dim[2] != d.oh || dy.dim[3] != d.ow) {
     et_fail(context, "dy has another shape than the convolution's output");
     return;
   }
   d.dy = dy.data;
+  d.bits = bits_input(context, 3, d.n * d.c, d.h * d.wide);
   d.dx = et_output(context, 0, (size_t[]){d.n, d.c, d.h, d.wide}, 4);
   d.dw = et_output(context, 1, (size_t[]){d.c, 1, d.kh, d.kw}, 4);
   d.db = et_output(context, 2, (size_t[]){d.c}, 1);

@@ -14,6 +14,9 @@ typedef struct pointwise {
   const float *bias;           /* M numbers or 0 */
   size_t n, m, k, p, jobs;
   float *memory; /* a job: k * NR * COLUMN_PANELS */
+  uint8_t *bits; /* of `to`: written by a clip, or (gradient) read; 0: neither */
+  clip_rule rule;
+  int gradient;
 } pointwise;
 
 /* Columns [start, start + NR) of (n, p), all k rows of them, into one panel (k, NR). */
@@ -37,6 +40,9 @@ static void pack_columns(float *restrict panel, const pointwise *t, size_t start
   }
 }
 
+/* Whether tiles lie within images and own whole bytes of bits. */
+static inline int in_tiles(const pointwise *t) { return t->p % NR == 0 && NR % CLIP_BLOCK == 0; }
+
 /* Rows [row, row + MR) of columns [start, start + NR), to where their images keep them. */
 static void put_tile(const pointwise *t, const vf sum[MR][NV], size_t row, size_t start) {
   size_t total = t->n * t->p, image = start / t->p, p = start - image * t->p;
@@ -45,6 +51,15 @@ static void put_tile(const pointwise *t, const vf sum[MR][NV], size_t row, size_
     float *to = t->to + (image * t->m + row) * t->p + p;
     for (size_t i = 0; i < rows; i++)
       for (int j = 0; j < NV; j++) store(to + i * t->p + j * VL, sum[i][j]);
+    if (t->bits && in_tiles(t)) /* the tile is still in the cache */
+      for (size_t i = 0; i < rows; i++) {
+        uint8_t *bits = t->bits + (image * t->m + row + i) * plane_bytes(t->p) + p / 8;
+        float *line = to + i * t->p;
+        if (t->gradient)
+          masked_range(line, line, bits, 0, NR);
+        else
+          clip_range(line, line, bits, t->rule, 0, NR);
+      }
     return;
   }
   for (size_t j = 0; j < NR && start + j < total; j++) {
@@ -81,6 +96,10 @@ static void pointwise_run(et_context *context, pointwise *t, const float *w, siz
   pack(packed, w, t->m, t->k, line, step, MR);
   t->weights = packed;
   et_parallel(context, pointwise_job, t->jobs, t);
+  if (t->bits && !in_tiles(t)) {
+    clip c = {t->to, t->to, t->bits, t->rule, t->n * t->m, t->p, jobs_for(t->n * t->m * t->p)};
+    et_parallel(context, t->gradient ? clip_gradient_job : clip_job, c.jobs, &c);
+  }
 }
 
 /* --- the weight's gradient --- */
@@ -209,7 +228,6 @@ static int pointwise_sizes(et_context *context, const et_tensor *x, const et_ten
 }
 
 static void pointwise_compute(const void *state, et_context *context) {
-  (void)state;
   et_tensor x, w, bias;
   size_t p, dim[ET_MAX_RANK];
   if (!et_input(context, 0, &x) || !et_input(context, 1, &w) || !pointwise_sizes(context, &x, &w, &p)) return;
@@ -217,7 +235,9 @@ static void pointwise_compute(const void *state, et_context *context) {
   if (et_input(context, 2, &bias)) t.bias = bias.data;
   for (int i = 0; i < x.rank; i++) dim[i] = x.dim[i];
   dim[1] = t.m;
+  t.rule = clip_rule_of(context, 3, *(const int *)state);
   t.to = et_output(context, 0, dim, x.rank);
+  t.bits = clip_bits(context, 1, t.n * t.m, p);
   if (t.to && t.n && p) pointwise_run(context, &t, w.data, t.k, 1);
 }
 
@@ -235,7 +255,8 @@ static void pointwise_gradient(const void *state, et_context *context) {
   size_t o = w.dim[0], c = w.dim[1], n = x.dim[0];
   float *dx = et_output_like(context, 0, &x), *dw = et_output_like(context, 1, &w);
   float *db = et_output(context, 2, &o, 1);
-  pointwise t = {.from = dy.data, .to = dx, .n = n, .m = c, .k = o, .p = p};
+  pointwise t = {.from = dy.data, .to = dx, .n = n, .m = c, .k = o, .p = p, .gradient = 1};
+  t.bits = bits_input(context, 3, n * c, p);
   pointwise_weights g = {.dy = dy.data, .x = x.data, .dw = dw, .db = db, .n = n, .o = o, .c = c, .p = p};
   if (dx && n && p) pointwise_run(context, &t, w.data, 1, c);
   if (dw) pointwise_dw(context, &g);

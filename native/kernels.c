@@ -14,12 +14,12 @@
 #include "layer_norm.c"
 
 static const et_op ops[] = {
-    {"Clip", "fFF", "fu", 0, 0, clip_compute, 1},
+    {"Clip", "fFF", "fu", sizeof(int), clip_create, clip_compute, 1},
     {"ClipGrad", "fu", "f", 0, 0, clip_gradient, 1},
-    {"PointwiseConv", "ffF", "f", 0, 0, pointwise_compute, 0},
-    {"PointwiseConvGrad", "fff", "FFF", 0, 0, pointwise_gradient, 0},
-    {"DepthwiseConv", "ffF", "f", sizeof(window), depthwise_create, depthwise_compute, 0},
-    {"DepthwiseConvGrad", "fff", "FFF", sizeof(window), depthwise_create, depthwise_gradient, 0},
+    {"PointwiseConv", "ffFFF", "fU", sizeof(int), clip_create, pointwise_compute, 0},
+    {"PointwiseConvGrad", "fffU", "FFF", 0, 0, pointwise_gradient, 0},
+    {"DepthwiseConv", "ffFFF", "fU", sizeof(depthwise_state), depthwise_create, depthwise_compute, 0},
+    {"DepthwiseConvGrad", "fffU", "FFF", sizeof(depthwise_state), depthwise_create, depthwise_gradient, 0},
     {"Gelu", "fF", "f", sizeof(curve), curve_create, gelu_compute, 1},
     {"FastGelu", "fF", "f", sizeof(curve), curve_create, fast_gelu_compute, 1},
     {"QuickGelu", "fF", "f", sizeof(curve), curve_create, quick_gelu_compute, 1},

@@ -14,6 +14,7 @@ from edge_train.errors import EdgeTrainError, UnsupportedOp
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder, LabelRange, Refuse
 from edge_train.graph.lowering.fused.clips import with_clip_bits
+from edge_train.graph.lowering.fused.epilogues import fold_clips
 from edge_train.graph.lowering.registry import cast_away, fused_rule_for, lowers, rule_for
 from edge_train.graph.lowering.repairs import repair
 from edge_train.graph.opset import raise_opset
@@ -89,6 +90,8 @@ def lower(model: ir.Model, fused: bool = False) -> Lowered:
     if refused:
         raise LoweringRefused(refused, model, b.nodes)
     repair(b)
+    if fused:
+        fold_clips(b, {alias.get(value.name, value.name) for value in model.graph.outputs})
     return _assemble(model, b, alias)
 
 

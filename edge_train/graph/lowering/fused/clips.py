@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from edge_train import dtypes
 from edge_train.graph import ir
+from edge_train.graph.passes import live_nodes
 from edge_train.graph.shapes import Shapes
 
 _BOUNDS = {"GreaterOrEqual": 1, "LessOrEqual": 2}
@@ -62,6 +63,7 @@ def with_clip_bits(model: ir.Model, shapes: Shapes) -> ir.Model:
             nodes.append(node)
     if not found:
         return model
+    nodes = live_nodes(nodes, [value.name for value in model.graph.outputs])
     imports = [*(pair for pair in model.opset_imports if pair[0] != ir.NATIVE), (ir.NATIVE, 1)]
     return replace(model, graph=replace(model.graph, nodes=nodes), opset_imports=imports)
 
