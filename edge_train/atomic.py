@@ -36,7 +36,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     if os.path.isdir(target):
         raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file name", target)
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    _remove_abandoned(target)
+    remove_abandoned(os.path.dirname(target), glob.escape(os.path.basename(target)))
     temporary, file = _create(target)
     try:
         with file:
@@ -97,12 +97,14 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _remove_abandoned(target: str) -> None:
-    """Remove what killed saves left: temporary files that nobody holds a lock on any more."""
+def remove_abandoned(folder: str | os.PathLike[str], name: str = "*") -> None:
+    """Remove what killed saves of files ``name`` (a pattern) left in ``folder``.
+
+    These are temporary files that nobody holds a lock on any more.
+    """
     if fcntl is None:
         return
-    folder, name = os.path.split(target)
-    for path in glob.glob(os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.tmp")):
+    for path in glob.glob(os.path.join(glob.escape(os.fspath(folder)), f".{name}.*.tmp")):
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDWR)
             try:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from edge_train import atomic
 from edge_train.checkpoint import files
 from edge_train.checkpoint.files import open_checkpoint
 from edge_train.checkpoint.format import Checkpoint
@@ -62,9 +63,18 @@ class RunFolder:
                 "choose another folder"
             ) from error
         try:
+            self._clean()
             yield self
         finally:
             self._marker.clear()
+
+    def _clean(self) -> None:
+        """Removes what killed saves left."""
+        atomic.remove_abandoned(self.path)
+        for file in self.path.glob("checkpoint-*.data*"):
+            if not file.with_name(file.name.partition(".")[0]).exists():
+                with suppress(OSError):
+                    os.unlink(file)
 
     def states(self) -> list[Path]:
         """The states, the newest first."""

@@ -1,0 +1,160 @@
+"""``edge-train train`` as a user runs it: stopped, killed, started again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.runs import final_weights, finish, run_file, same, start
+
+from edge_train.cli import main
+from edge_train.training.run_folder import states_in
+
+QUICK = ("--epochs", "2", "--show", "none")
+
+
+def _wait_for_state(process: subprocess.Popen[str], folder: Path) -> None:
+    while not states_in(folder):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_u105_a_signal_saves_and_exits_75(tmp_path: Path, number: signal.Signals) -> None:
+    path, run = run_file(tmp_path), tmp_path / "run"
+    process = start("train", path, "--epochs", 1000, "--save-every", 0.2)
+    _wait_for_state(process, run)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 75
+    reason = "interrupted" if number == signal.SIGINT else "terminated"
+    assert f"ended  {reason}" in out
+    assert f"to go on  edge-train train {path} --epochs 1000" in out
+    assert not (run / "running").exists()
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["reason"]) == ("end", reason)
+    assert states_in(run)[0].name == f"checkpoint-{last['steps']:09d}"
+
+
+@pytest.mark.slow
+def test_killed_three_times_it_ends_as_if_nothing_had_happened(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    whole = run_file(tmp_path / "whole")
+    assert finish("train", whole)[0] == 0
+    path, run = run_file(tmp_path / "killed"), tmp_path / "killed" / "run"
+    for _ in range(3):
+        process = start("train", path, "--save-every", 0.03)
+        before = states_in(run)[:1]
+        while states_in(run)[:1] == before and process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.1))
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    code, out, err = finish("train", path)
+    assert code == 0
+    assert "killed: the last run was killed after step" in err
+    assert same(final_weights(run), final_weights(tmp_path / "whole" / "run"))
+    best = next(line for line in out.splitlines() if "best  accuracy" in line)
+    assert float(best.split()[2]) >= 0.98
+
+
+def test_started_again_when_done_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(run_file(tmp_path))
+    assert main(["train", path, *QUICK]) == 0
+    assert "steps  90 (epoch 2)\n" in capsys.readouterr().out
+    assert main(["train", path, *QUICK]) == 0
+    assert "steps  90 (epoch 2), 90 of them before" in capsys.readouterr().out
+    assert main(["train", path, "--epochs", "3", "--show", "none", "--fresh"]) == 0
+    assert "steps  135 (epoch 3)\n" in capsys.readouterr().out
+
+
+def test_eval_takes_the_best_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(run_file(tmp_path))
+    main(["train", path, *QUICK])
+    capsys.readouterr()
+    assert main(["eval", path, "--json", "--metrics", "accuracy,top3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["weights"] == str(tmp_path / "run" / "best")
+    assert 0.85 < found["accuracy"] < found["top3"] <= 1
+    assert main(["eval", path, "--weights", f"{tmp_path}/missing"]) == 2
+
+
+def test_without_a_run_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run_file(tmp_path)
+    text = path.read_text()
+    artifacts = text.split("artifacts = '")[1].split("'")[0]
+    data = text.split("train = '")[1].split("'")[0]
+    words = ["train", "--artifacts", artifacts, "--data", data, "--steps", "3", "--rate", "0.01"]
+    words += ["--set", "data.inputs.pixels=images", "--set", "data.inputs.labels=labels"]
+    assert main([*words, "--show", "none"]) == 0
+    assert "ended  completed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--set", "training.batchsize=3"],
+            "no key 'batchsize' in [training]; did you mean 'batch",
+        ),
+        (["--set", "schedule.rate=fast"], "schedule.rate: expected a number, got 'fast'"),
+        (["--set", "schedule.rate=true"], "schedule.rate: expected a number, got true"),
+        (["--data", "nix.npz"], "data.train: data: there is no file or folder 'nix.npz'"),
+        (["--metrics", "acuracy"], "no metric 'acuracy'; did you mean 'accuracy'?"),
+        (["--set", "evaluation.best=f1"], "'f1' is not evaluated; the metrics are ['loss', 'acc"),
+        (["--schedule", "cosin"], "schedule.kind: there is no 'cosin'; did you mean 'cosine'?"),
+        (["--set", "schedule.factor=0.5"], "schedule.factor: means nothing to kind 'cosine'"),
+        (["--set", "governor.max_temperature=900"], "governor.max_temperature: expected above 0"),
+        (["--set", "data.rows=[5,9999]"], "data.rows: expected [first, end) within the 1797 rows"),
+        (["--epochs", "x"], "training.epochs: expected a whole number, got 'x'"),
+        (["--set", "data.inputs.pixel=images"], "no input 'pixel'; did you mean 'pixels'?"),
+        (["--set", "data.inputs.pixels=pics"], "the data has no ['pics']; it has ['images', 'lab"),
+        (["--set", "nonsense"], "--set takes KEY=VALUE, got 'nonsense'"),
+        (["--set", "training=4"], "'training' is a section"),
+        (["--set", "optimizer.momentum=0.9"], "optimizer.momentum: the AdamW"),
+        (["--set", "data.split=0.5"], "data.split: evaluation has data of its own"),
+        (["--set", "progress.show=loud"], "progress.show: expected one of"),
+    ],
+)
+def test_a_mistake_is_named_by_its_key_and_harms_nothing(
+    tmp_path: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(run_file(tmp_path))
+    kept = tmp_path / "run" / "checkpoint-000000001"
+    kept.parent.mkdir()
+    kept.write_bytes(b"a state")
+    assert main(["train", path, "--fresh", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert kept.read_bytes() == b"a state"
+
+
+def test_a_run_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.toml"
+    for text, said in [
+        ("epochs = ", "is no TOML: Invalid value (at end of document)"),
+        ("[trainin]\nepochs = 3", "there is no key 'trainin'; did you mean 'training'?"),
+        ("training = 3", "'training' is a section, write [training]"),
+        ("[training]\nepochs = 'x'", "training.epochs: expected a whole number, got 'x'"),
+        ("[training]\nepochs = 3", "artifacts: say where the training artifacts are"),
+    ]:
+        path.write_text(text)
+        assert main(["train", str(path)]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["train", str(tmp_path / "missing.toml")]) == 2
+
+
+def test_every_option_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--options"]) == 0
+    listed = capsys.readouterr().out
+    for section in ("data", "training", "schedule", "optimizer", "evaluation", "governor"):
+        assert f"[{section}]" in listed
+    assert "batch_size = 32             # rows of an update" in listed
