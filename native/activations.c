@@ -24,31 +24,29 @@ typedef vf (*formula)(vf dy, vf x, float alpha);
 
 INLINE vf gelu(vf dy, vf x, float alpha) {
   (void)dy, (void)alpha;
-  return 0.5f * x * (1.0f + verf(x * 0.707106781f));
+  vf bell;
+  return x * normal_cdf(x, &bell);
 }
 
-/* dy (Phi(x) + x phi(x)); beyond 16 phi is 0, and infinity times that is no NaN. */
+/* dy (Phi(x) + x phi(x)); beyond 13 phi is 0, and an infinity times that is no NaN. */
 INLINE vf gelu_slope(vf dy, vf x, float alpha) {
   (void)alpha;
-  vf in = vmin(vmax(x, splat(-16.0f)), splat(16.0f));
-  vf density = 0.398942280f * vexp(-0.5f * in * in);
-  vf slope = 0.5f * (1.0f + verf(x * 0.707106781f)) + in * density;
-  return dy * choose(x == x, slope, x);
+  vf bell, cdf = normal_cdf(x, &bell);
+  return dy * (cdf + 0.398942280f * clamp(x, -14.0f, 14.0f) * bell);
 }
 
-/* u = k (x + c x^3): x (1 + tanh u) / 2. */
+/* With u = k (x + c x^3): x (1 + tanh u) / 2 = x sigmoid(2 u). */
 INLINE vf fast_gelu(vf dy, vf x, float alpha) {
   (void)dy, (void)alpha;
-  vf t = vtanh(x * (0.797884561f + 0.0356774081f * x * x));
-  return 0.5f * x * (1.0f + t);
+  return x * vsigmoid(x * (1.595769122f + 0.0713548163f * x * x));
 }
 
+/* s = sigmoid(2 u): dy (s + x s (1 - s) 2 u'). */
 INLINE vf fast_gelu_slope(vf dy, vf x, float alpha) {
   (void)alpha;
-  vf in = vmin(vmax(x, splat(-16.0f)), splat(16.0f)), square = in * in;
-  vf t = vtanh(in * (0.797884561f + 0.0356774081f * square));
-  vf tail = in * (0.797884561f + 0.107032224f * square) * (1.0f - t * t);
-  return dy * choose(x == x, 0.5f * (1.0f + t + tail), x);
+  vf in = clamp(x, -16.0f, 16.0f), square = in * in;
+  vf s = vsigmoid(in * (1.595769122f + 0.0713548163f * square));
+  return dy * (s + s * (1.0f - s) * in * (1.595769122f + 0.2140644489f * square));
 }
 
 INLINE vf quick_gelu(vf dy, vf x, float alpha) {
@@ -59,8 +57,7 @@ INLINE vf quick_gelu(vf dy, vf x, float alpha) {
 /* s = sigmoid(alpha x): dy s (1 + alpha x (1 - s)). */
 INLINE vf quick_gelu_slope(vf dy, vf x, float alpha) {
   vf scaled = alpha * x, s = vsigmoid(scaled);
-  vf in = vmin(vmax(scaled, splat(-120.0f)), splat(120.0f));
-  return dy * choose(x == x, s * (1.0f + in * (1.0f - s)), x);
+  return dy * (s * (1.0f + clamp(scaled, -120.0f, 120.0f) * (1.0f - s)));
 }
 
 /* Of y, the output: sigmoid and tanh. */

@@ -24,8 +24,19 @@ static inline void store(float *p, vf v) { *(vf_unaligned *)p = v; }
 static inline vf splat(float x) { return x - (vf){0}; } /* keeps -0 */
 static inline vf choose(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 /* As x86's: the second operand where one is NaN. */
+#if defined(__AVX512F__)
+static inline vf vmax(vf a, vf b) { return __builtin_ia32_maxps512_mask(a, b, a, -1, 4); }
+static inline vf vmin(vf a, vf b) { return __builtin_ia32_minps512_mask(a, b, a, -1, 4); }
+#elif defined(__AVX2__)
+static inline vf vmax(vf a, vf b) { return __builtin_ia32_maxps256(a, b); }
+static inline vf vmin(vf a, vf b) { return __builtin_ia32_minps256(a, b); }
+#elif defined(__SSE2__)
+static inline vf vmax(vf a, vf b) { return __builtin_ia32_maxps(a, b); }
+static inline vf vmin(vf a, vf b) { return __builtin_ia32_minps(a, b); }
+#else
 static inline vf vmax(vf a, vf b) { return choose(a > b, a, b); }
 static inline vf vmin(vf a, vf b) { return choose(a < b, a, b); }
+#endif
 
 static inline float sum_of(vf v) {
   float total = 0;
