@@ -50,6 +50,11 @@ class Module(ParameterBuffers):
     our own kernels of the native library where they are faster; "auto", fused where that library
     is there for this machine (and EDGE_TRAIN_KERNELS does not name another backend).
 
+    ``recompute`` trades time for memory in training steps: activations are made again for the
+    backward pass instead of being kept, with the same bits. "auto" keeps those at the cuts of
+    segments that hold the least at once (about a third more time); a list of patterns names the
+    forward nodes or tensors to make again; "none" keeps all.
+
     ``device`` is where the parameters lie: "cpu" ("cpu:huge,lock": in large pages, never swapped
     out); "shm:NAME", where ``edge_train.device.SharedWeights`` of another process sees them;
     "opencl:N", where AdamW and SGD step on the device and the moments stay there; "file:PATH", the
@@ -59,7 +64,7 @@ class Module(ParameterBuffers):
     Errors: ArtifactError when a graph cannot be used or does not fit the checkpoint,
     UnsupportedOp listing every node that has no implementation, FileNotFoundError, TypeError for
     arguments of another kind, ValueError for a device that is none and for entries of
-    ``trainable`` that name nothing.
+    ``trainable`` and ``recompute`` that name nothing.
     """
 
     training: bool
@@ -74,12 +79,13 @@ class Module(ParameterBuffers):
         *,
         trainable: Sequence[str] | None = None,
         kernels: str = "auto",
+        recompute: str | Sequence[str] = "none",
     ) -> None:
         _check_arguments(state, session_options)
         self.training = True
         self.state = state
         model, chosen = _chosen_part(onnx_codec.load(train_model_uri), state, trainable)
-        self._train = TrainingProgram(model, state, session_options, kernels)
+        self._train = TrainingProgram(model, state, session_options, kernels, recompute)
         self._layout = layout_of(self._train.roles, state)
         self._eval: Program | None = None
         if eval_model_uri is not None:

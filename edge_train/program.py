@@ -18,11 +18,12 @@ from edge_train.checkpoint.state import CheckpointState
 from edge_train.errors import UnsupportedOp
 from edge_train.graph import ir
 from edge_train.graph.lowering import Lowered, LoweringRefused, accumulating, lower
+from edge_train.graph.recompute_plan import Choice, check_choice, recompute_rewrite
 from edge_train.graph.roles import Roles
 from edge_train.inputs import InputSpec, as_array, label_text
 from edge_train.kernels.dispatch import fuses_graphs
 from edge_train.placement import check_trainable_types
-from edge_train.session import Fed, GraphRunner, unknown_ops, unsupported_text
+from edge_train.session import Fed, GraphRunner, Rewrite, unknown_ops, unsupported_text
 
 
 def _lower(model: ir.Model, what: str, fused: bool) -> Lowered:
@@ -51,10 +52,14 @@ class Program:
         self._state = state
         self._options = options
         self._lowered = _lower(model, what, fuses_graphs(kernels))
-        self._runner = GraphRunner(self._lowered.model, what, options)
+        self._runner = GraphRunner(self._lowered.model, what, options, self._rewrite())
         self._bound_to: Arena | None = None
         self.inputs = InputSpec(self.roles.user_inputs, self._lowered.labels)
         self._computed = [label for label in self._lowered.labels if label.observed]
+
+    def _rewrite(self) -> Rewrite | None:
+        """What is changed in the graph after onnxruntime's optimizers."""
+        return None
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -101,10 +106,19 @@ class TrainingProgram(Program):
         state: CheckpointState,
         options: onnxruntime.SessionOptions | None,
         kernels: str = "auto",
+        recompute: Choice = "none",
     ) -> None:
+        self._recompute = check_choice(recompute)
         super().__init__(model, state, "training graph", options, kernels)
         self._statistics: dict[str, np.ndarray] = {}
         self._adds = False
+
+    def _rewrite(self) -> Rewrite | None:
+        lowered = self._lowered
+        gradients = set(lowered.gradients.values())
+        results = [v.name for v in lowered.model.graph.outputs if v.name not in gradients]
+        parameters = [value.name for value in self.roles.parameters]
+        return recompute_rewrite(lowered.model.graph, results, parameters, self._recompute)
 
     def step(self, feeds: Mapping[str, Fed], arena: Arena) -> list[Fed]:
         """One training step: the gradients replace those in the Arena, or add to them."""
@@ -149,7 +163,9 @@ class TrainingProgram(Program):
         """Replaces the graph that overwrites gradients by the one that adds to them, for good: side
         by side they would keep memory for the activations twice."""
         del self._runner
-        self._runner = GraphRunner(accumulating(self._lowered), self.what, self._options)
+        self._runner = GraphRunner(
+            accumulating(self._lowered), self.what, self._options, self._rewrite()
+        )
         self._adds, self._bound_to = True, None
 
     def _move_statistics(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeAlias
@@ -25,6 +25,9 @@ from edge_train.kernels import native
 
 #: a tensor that goes into or comes out of a graph
 Fed: TypeAlias = np.ndarray | onnxruntime.OrtValue
+
+#: changes a graph that onnxruntime has optimized
+Rewrite: TypeAlias = Callable[[ir.Model], ir.Model]
 
 #: onnxruntime's own lines on stderr: only what ends the process; errors arrive as exceptions
 _LOG_FATAL = 4
@@ -79,16 +82,21 @@ def run_model(path: str | os.PathLike[str], inputs: Sequence[np.ndarray]) -> lis
 
 
 def make_session(
-    model: ir.Model, what: str, options: onnxruntime.SessionOptions | None = None
+    model: ir.Model,
+    what: str,
+    options: onnxruntime.SessionOptions | None = None,
+    rewrite: Rewrite | None = None,
 ) -> onnxruntime.InferenceSession:
     """A CPU session over a lowered graph; ``what`` names the graph in messages.
+
+    ``rewrite`` changes the graph after onnxruntime's optimizers: what it makes runs as it is.
 
     Errors: UnsupportedOp lists every node whose op onnxruntime lacks; ArtifactError otherwise.
     """
     options = _knowing(model, options or default_options())
     data = onnx_codec.encode(model)
     try:
-        running = running_graph(model, data, options)
+        running = running_graph(model, data, options, rewrite)
         return _session(data, options) if running is None else _ordered_session(running, options)
     except Exception as error:
         unknown = unknown_ops(model.graph.nodes, model, options)
@@ -116,31 +124,40 @@ _MOST_CONSTANTS = 1 << 24
 
 
 def running_graph(
-    model: ir.Model, data: bytes, options: onnxruntime.SessionOptions
+    model: ir.Model,
+    data: bytes,
+    options: onnxruntime.SessionOptions,
+    rewrite: Rewrite | None = None,
 ) -> ir.Model | None:
-    """The graph that runs: what onnxruntime's optimizers make of ``model``, in memory_order.
+    """The graph that runs: what onnxruntime's optimizers and ``rewrite`` make of ``model``, in
+    memory_order.
 
-    ``data`` are the model's bytes. None where onnxruntime's own order is kept: for graphs with few
-    outputs or large constants, and if ``options`` asks for an order or for the optimized file.
+    ``data`` are the model's bytes. None where onnxruntime's own order is kept: without ``rewrite``
+    for graphs with few outputs or large constants, and if ``options`` asks for an order or for the
+    optimized file.
     """
     constants = sum(len(tensor.raw or b"") for tensor in model.graph.initializers.values())
     asked = options.optimized_model_filepath or (
         options.execution_order != onnxruntime.ExecutionOrder.DEFAULT
     )
-    if asked or len(model.graph.outputs) < _FEW_OUTPUTS or constants > _MOST_CONSTANTS:
+    small = len(model.graph.outputs) < _FEW_OUTPUTS or constants > _MOST_CONSTANTS
+    if rewrite is None and (asked or small):
         return None
     optimized = onnx_codec.load(_optimized(data, options))
+    if rewrite is not None:
+        optimized = rewrite(optimized)
     graph = replace(optimized.graph, nodes=memory_order(optimized.graph.nodes))
     return replace(optimized, graph=graph)
 
 
 def _optimized(data: bytes, options: onnxruntime.SessionOptions) -> bytes:
+    asked = options.optimized_model_filepath
     with _scratch_file() as path:
         options.optimized_model_filepath = path
         try:
             _session(data, options)
         finally:
-            options.optimized_model_filepath = ""
+            options.optimized_model_filepath = asked
         with open(path, "rb") as file:
             return file.read()
 
@@ -163,14 +180,14 @@ def _ordered_session(
     running: ir.Model, options: onnxruntime.SessionOptions
 ) -> onnxruntime.InferenceSession:
     """A session that runs the nodes as they are and in their order."""
-    level = options.graph_optimization_level
+    level, order = options.graph_optimization_level, options.execution_order
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     try:
         return _session(onnx_codec.encode(running), options)
     finally:
         options.graph_optimization_level = level
-        options.execution_order = onnxruntime.ExecutionOrder.DEFAULT
+        options.execution_order = order
 
 
 def _session(
@@ -239,10 +256,14 @@ class GraphRunner:
     """A session with its bindings; bound arrays must stay in place and are kept alive here."""
 
     def __init__(
-        self, model: ir.Model, what: str, options: onnxruntime.SessionOptions | None = None
+        self,
+        model: ir.Model,
+        what: str,
+        options: onnxruntime.SessionOptions | None = None,
+        rewrite: Rewrite | None = None,
     ) -> None:
         self._what = what
-        self._session = make_session(model, what, options)
+        self._session = make_session(model, what, options, rewrite)
         self._binding = self._session.io_binding()
         self._kept: dict[str, np.ndarray] = {}
         self._inputs = {value.name for value in self._session.get_inputs()}
