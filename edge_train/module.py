@@ -120,7 +120,7 @@ class Module(ParameterBuffers):
                 f"cannot run the {program.what}: the checkpoint is nominal (names without data); "
                 "fill it first with copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
-        self.state.memory.check()
+        self.state.check_pages()
         feeds = program.inputs.bind(user_inputs, named_inputs)
         outputs = program.step(feeds, place(self._train.roles, self._layout, self.state))
         arrays = any(isinstance(value, np.ndarray) for value in feeds.values())

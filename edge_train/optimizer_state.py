@@ -22,9 +22,10 @@ SCHEDULE = "edge_train.schedule"  # the private property that keeps the schedule
 
 def group_of(state: CheckpointState) -> OptimizerGroup:
     """The state's optimizer group, made (step 0, initial rate 0.001, no moments) if missing."""
-    if GROUP not in state.groups:
-        state.groups[GROUP] = OptimizerGroup(GROUP, 0, 0.001, {})
-    return state.groups[GROUP]
+    groups = state.live_groups
+    if GROUP not in groups:
+        groups[GROUP] = OptimizerGroup(GROUP, 0, 0.001, {})
+    return groups[GROUP]
 
 
 def bind_moments(group: OptimizerGroup, arena: Arena, count: int) -> None:
@@ -89,7 +90,6 @@ def reset_group(state: CheckpointState) -> None:
     """
     if GROUP not in state.groups:
         return
-    state.memory.to_host()
     group = state.groups[GROUP]
     _rewind_schedule(state, group.step)
     group.step = 0

@@ -65,6 +65,16 @@ class FileSource(Source):
         self._blocks: dict[int, bytes] = {}
         super().__init__(label, max(file.seek(0, os.SEEK_END) - self._base, 0), path)
 
+    @property
+    def base(self) -> int:
+        """Where in the file the source begins."""
+        return self._base
+
+    @property
+    def descriptor(self) -> int:
+        """The open file's descriptor."""
+        return self._file.fileno()
+
     def read(self, offset: int, count: int) -> bytes:
         if count > _BLOCK:
             return self._whole(offset, count)

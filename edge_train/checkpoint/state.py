@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,10 @@ from edge_train.checkpoint.properties import RESERVED, Properties
 from edge_train.checkpoint.source import Readable
 from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from edge_train.checkpoint.mapped import MappedFiles
+    from edge_train.device import Device
 
 TRAINABLE = "edge_train.trainable"  # the private property that keeps what a Module's user chose
 
@@ -56,32 +60,43 @@ class CheckpointState:
         self._properties = Properties()
         self._is_nominal = is_nominal
         self._has_external_data = False
-        self.groups: dict[str, OptimizerGroup] = {}
+        self.live_groups: dict[str, OptimizerGroup] = {}
         self.private: dict[str, str] = {}
         self.arena: Arena | None = None  # the trainable parameters' memory, made by a Module
         self.memory = Memory()  # where an Arena is to lie
+        self._mapped: MappedFiles | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Copied arrays are views of no arena: a Module on the copy has to place them anew.
         self.memory.to_host()
-        return {**self.__dict__, "arena": None, "memory": Memory()}
+        return {**self.__dict__, "arena": None, "memory": Memory(), "_mapped": None}
 
     def __copy__(self) -> CheckpointState:
         return copy.deepcopy(self)
 
     @classmethod
-    def load_checkpoint(cls, checkpoint_uri: Readable) -> CheckpointState:
+    def load_checkpoint(
+        cls, checkpoint_uri: Readable, *, device: str | Device = "cpu"
+    ) -> CheckpointState:
         """The state in a checkpoint file, complete or nominal.
 
         ``checkpoint_uri`` is a path (str or PathLike), the bytes of the file (bytes, bytearray,
         memoryview), or a binary file object, read from its position on. Raises FileNotFoundError,
         CheckpointCorrupt, CheckpointVersion, CheckpointError, and TypeError for anything else.
+
+        ``device`` is where a Module will put the parameters (see there). "file" maps the checkpoint
+        instead of reading it: frozen parameters cost no private memory. Such a file may be
+        replaced, as every save here does, but not be overwritten in place; that is noticed when its
+        size changes (CheckpointError at the next step or save).
         """
+        files_of, memory = _memory_for(checkpoint_uri, device)
         with (
             previous.named_when_broken(checkpoint_uri),
             files.open_checkpoint(checkpoint_uri) as checkpoint,
         ):
-            state = cls(_parameters(checkpoint), is_nominal=checkpoint.is_nominal)
+            parameters = _parameters(checkpoint, files_of)
+            state = cls(parameters, is_nominal=checkpoint.is_nominal)
+            state.memory, state._mapped = memory, files_of
             state._has_external_data = checkpoint.has_external_data
             state.groups = {group.name: _group(group) for group in checkpoint.groups or ()}
             state.private, own = _split(checkpoint.properties)
@@ -130,6 +145,19 @@ class CheckpointState:
         """Whether the parameters have names and no data yet."""
         return self._is_nominal
 
+    @property
+    def groups(self) -> dict[str, OptimizerGroup]:
+        """The optimizer groups by name; brings moments back that a device holds.
+
+        ``live_groups`` are the same without that: an array of theirs may be of a step before.
+        """
+        self.memory.to_host()
+        return self.live_groups
+
+    @groups.setter
+    def groups(self, groups: dict[str, OptimizerGroup]) -> None:
+        self.live_groups = groups
+
     def mark_filled(self) -> None:
         """Every parameter has data now (the Module attached it)."""
         self._is_nominal = False
@@ -169,9 +197,18 @@ class CheckpointState:
         for name, parameter in self._parameters:
             parameter.choose(name in names)
 
+    def check_pages(self) -> None:
+        """Raises when a mapped file became longer or shorter: its pages cannot be trusted.
+
+        Errors: CheckpointError for the checkpoint, ValueError for the file of another device.
+        """
+        self.memory.check()
+        if self._mapped is not None:
+            self._mapped.check()
+
     def to_checkpoint(self, include_optimizer_state: bool = True) -> Checkpoint:
         """The state as the tables of the format; arrays are shared, not copied."""
-        self.memory.check()
+        self.check_pages()
         self.memory.to_host()
         groups = self.groups.values() if include_optimizer_state else ()
         properties: dict[str, Property] = {**dict(self._properties), **self.private}
@@ -193,7 +230,24 @@ class CheckpointState:
         )
 
 
-def _parameters(checkpoint: Checkpoint) -> list[Parameter]:
+def _memory_for(
+    checkpoint_uri: Readable, device: str | Device
+) -> tuple[MappedFiles | None, Memory]:
+    """Whether the checkpoint is mapped, and where its Arena is to lie."""
+    if device in ("cpu", "cpu:0"):
+        return None, Memory()
+    from edge_train.checkpoint.mapped import MappedFiles, refuse_other_files
+    from edge_train.device.memories import memory_named
+
+    kind, _, argument = device.partition(":") if isinstance(device, str) else ("", "", "")
+    if kind != "file":
+        return None, memory_named(device)
+    refuse_other_files(checkpoint_uri, argument)
+    return MappedFiles(), Memory()
+
+
+def _parameters(checkpoint: Checkpoint, files_of: MappedFiles | None) -> list[Parameter]:
+    read = Tensor.array if files_of is None else files_of.array
     taken: set[str] = set()
     parameters = []
     for tensors, trainable in ((checkpoint.trainable, True), (checkpoint.frozen, False)):
@@ -201,7 +255,7 @@ def _parameters(checkpoint: Checkpoint) -> list[Parameter]:
             if tensor.name in taken:
                 continue
             taken.add(tensor.name)
-            array = None if checkpoint.is_nominal else tensor.array()
+            array = None if checkpoint.is_nominal else read(tensor)
             parameters.append(Parameter(tensor.name, trainable, array))
     return parameters
 

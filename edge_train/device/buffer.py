@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
 
 from edge_train.device.pages import NativePages, Pages
 from edge_train.errors import ShapeMismatch
 
 if TYPE_CHECKING:
+    import onnxruntime
+
     from edge_train.device.devices import Device
 
 Shape = int | Sequence[int]
@@ -74,6 +75,8 @@ class DeviceBuffer:
 
     def ortvalue(self) -> onnxruntime.OrtValue:
         """The memory as an OrtValue, without a copy; for I/O binding as well."""
+        import onnxruntime  # not where only files are converted
+
         array = self.numpy()
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 

@@ -99,11 +99,16 @@ class FileDevice(Device):
     saves do). ``check_size`` notices one that became longer or shorter.
     """
 
-    def __init__(self, name: DeviceName, api: native.Api | None) -> None:
+    def __init__(self, name: DeviceName, api: native.Api | None, descriptor: int) -> None:
         super().__init__(name, api)
         self.path = os.path.abspath(name.argument)
-        self._file = _Descriptor(os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
-        self.file_size = os.fstat(self._file.number).st_size
+        self._file = _Descriptor(descriptor)
+        self.file_size = os.fstat(descriptor).st_size
+
+    @classmethod
+    def of_descriptor(cls, name: DeviceName, descriptor: int) -> FileDevice:
+        """The device of an open file, whose descriptor it closes."""
+        return cls(name, native.library(), descriptor)
 
     def allocate(
         self, shape: Shape | None = None, dtype: Any = np.float32, offset: int = 0
@@ -179,7 +184,8 @@ def open_device(name: str, *, native_library: bool = True, **options: Any) -> De
 def _file(name: DeviceName, api: native.Api | None) -> Device:
     if not name.argument:
         raise ValueError("device 'file': say which, as in 'file:PATH'")
-    return FileDevice(name, api)
+    path = os.path.abspath(name.argument)
+    return FileDevice(name, api, os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
 
 
 def _shared(name: DeviceName, api: native.Api | None, **options: Any) -> Device:

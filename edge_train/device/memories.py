@@ -28,9 +28,10 @@ def choose(state: CheckpointState, device: str | Device) -> None:
     already, and for a "file" under a state that has values.
     """
     name = device.name if isinstance(device, Device) else str(parse(device))
-    if name in ("cpu", "cpu:0", state.memory.name):
+    placed = state.arena is not None
+    if device in ("cpu", "cpu:0") or (name == state.memory.name and (placed or device == name)):
         return
-    if state.arena is not None:
+    if placed:
         raise ValueError(
             f"device '{name}': the parameters of this state lie on '{state.memory.name}' already; "
             "load the checkpoint again for another device"
@@ -42,6 +43,11 @@ def choose(state: CheckpointState, device: str | Device) -> None:
             "To map the checkpoint itself, use load_checkpoint(path, device='file')"
         )
     state.memory = memory_of(opened)
+
+
+def memory_named(device: str | Device) -> Memory:
+    """The Memory of an Arena on a device or its name. Errors: what ``open_device`` raises."""
+    return memory_of(device if isinstance(device, Device) else open_device(device))
 
 
 def memory_of(device: Device) -> Memory:
