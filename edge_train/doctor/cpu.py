@@ -67,8 +67,11 @@ def features(host: Host) -> set[str]:
 def _name(text: str) -> str:
     numbers = re.findall(r"^CPU part\s*:\s*(0x[0-9a-fA-F]+)", text, re.MULTILINE)
     cores = sorted({_PARTS.get(int(part, 16), f"ARM part {part}") for part in numbers})
-    name = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", text, re.MULTILINE)
-    words = [*cores, *([name[1].strip()] if name else [])]
+    told = (
+        re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE)
+        for key in ("Model", "model name", "Hardware")
+    )
+    words = [*cores, *(match[1].strip() for match in told if match)][: len(cores) + 1]
     return ", ".join(words) or "not told by /proc/cpuinfo"
 
 

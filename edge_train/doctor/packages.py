@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edge_train.doctor import cpu
 from edge_train.doctor.check import Check, bad, good, info, warn
@@ -18,6 +19,7 @@ NEEDED = (
     ("flatbuffers", "flatbuffers", "23.5.26"),
     ("protobuf", "google.protobuf", "4.21"),
     ("tqdm", "tqdm", "4.64"),
+    *((("tomli", "tomli", "2.0"),) if sys.version_info < (3, 11) else ()),
     ("onnxruntime", "onnxruntime", "1.20"),
 )
 _OPTIONAL = ("cffi", "numba", "onnx", "pillow", "safetensors")
@@ -26,17 +28,20 @@ _RUNTIMES = (
     *("onnxruntime", "onnxruntime-gpu", "onnxruntime-training", "onnxruntime-training-cpu"),
     *("onnxruntime-directml", "onnxruntime-openvino", "ort-nightly"),
 )
-#: imports each module, in an order that lets the last line tell which one ended the process
+#: imports each module; a line before each, so that the last one tells which ended the process
 _IMPORT = """
-import importlib, json, sys, warnings
+import importlib, importlib.util, json, sys, warnings
+def place(name):
+    try:
+        return importlib.util.find_spec(name).origin or ""
+    except Exception:
+        return ""
 for name in sys.argv[1:]:
+    print(json.dumps({"module": name, "file": place(name)}), flush=True)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        print(json.dumps({"module": name}), flush=True)
         try:
-            module = importlib.import_module(name)
-            told = {"version": str(getattr(module, "__version__", "")),
-                    "file": getattr(module, "__file__", None) or ""}
+            told = {"version": str(getattr(importlib.import_module(name), "__version__", ""))}
         except Exception as error:
             told = {"error": type(error).__name__ + ": " + str(error)}
     told["said"] = [str(warning.message) for warning in said]
@@ -53,6 +58,7 @@ class Loaded:
     error: str = ""
     signal: str = ""
     said: tuple[str, ...] = ()
+    is_done: bool = False
 
 
 def checks(host: Host) -> Iterator[Check]:
@@ -70,20 +76,23 @@ def checks(host: Host) -> Iterator[Check]:
 
 
 def load_all(host: Host) -> dict[str, Loaded]:
-    """Imports the needed modules in children: one more where a module ended the last."""
+    """Imports the needed modules in a child; another one goes on where a module ended it."""
     waiting = [module for _, module, _ in NEEDED]
     found: dict[str, Loaded] = {}
     while waiting:
         ended = host.run(["-c", _IMPORT, *waiting])
-        told = _lines(ended)
-        found.update({name: there for name, there in told.items() if there is not None})
+        for name, told in _lines(ended).items():
+            found[name] = told if told.is_done else _killed(told, ended)
+        if waiting[0] not in found:  # not even the interpreter works
+            found[waiting[0]] = _killed(Loaded(), ended)
         waiting = [name for name in waiting if name not in found]
-        if waiting:  # the first of them ended the process
-            why = ended.signal or ended.err.strip()[-300:] or f"exit code {ended.code}"
-            found[waiting.pop(0)] = Loaded(
-                error=f"importing it ends the process ({why})", signal=ended.signal
-            )
     return found
+
+
+def _killed(told: Loaded, ended: Ended) -> Loaded:
+    why = ended.signal or ended.err.strip()[-300:] or f"exit code {ended.code}"
+    error = f"importing it ends the process ({why})"
+    return replace(told, error=error, signal=ended.signal, is_done=True)
 
 
 def broken_build(host: Host, version: str, file: str) -> tuple[str, str] | None:
@@ -114,8 +123,8 @@ def version_of(distribution: str) -> str:
         return ""
 
 
-def _lines(ended: Ended) -> dict[str, Loaded | None]:
-    found: dict[str, Loaded | None] = {}
+def _lines(ended: Ended) -> dict[str, Loaded]:
+    found: dict[str, Loaded] = {}
     for line in ended.out.splitlines():
         try:
             told = json.loads(line)
@@ -123,7 +132,8 @@ def _lines(ended: Ended) -> dict[str, Loaded | None]:
         except (ValueError, AttributeError, KeyError):
             continue  # a package that prints
         said = tuple(told.pop("said", ()))
-        found[name] = Loaded(**told, said=said) if told else None
+        is_done = "file" not in told
+        found[name] = replace(found.get(name, Loaded()), **told, said=said, is_done=is_done)
     return found
 
 
@@ -140,7 +150,7 @@ def _needed(distribution: str, there: Loaded, lowest: str) -> Check:
 def _runtime(host: Host, there: Loaded, lowest: str) -> Iterator[Check]:
     several = [f"{name} {version}" for name in _RUNTIMES if (version := version_of(name))]
     version = there.version or next((version_of(n) for n in _RUNTIMES if version_of(n)), "")
-    broken = broken_build(host, version, there.file or _place_of("onnxruntime"))
+    broken = broken_build(host, version, there.file)
     if broken is not None:
         make = bad if there.error else warn
         yield make("onnxruntime", f"{version}: {broken[0]}", broken[1])
@@ -170,17 +180,6 @@ def _runtime_remedy(host: Host, there: Loaded) -> str:
     if host.pointer_bits == 32:
         return "Debian trixie's python3-onnxruntime, in a venv made with --system-site-packages"
     return "pip install 'onnxruntime>=1.20'"
-
-
-def _place_of(module: str) -> str:
-    """Where a module would come from, without importing it."""
-    from importlib.util import find_spec
-
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError):
-        return ""
-    return (spec.origin or "") if spec else ""
 
 
 def numbers(version: str) -> tuple[int, ...]:
