@@ -68,10 +68,17 @@ def test_what_is_needed_is_what_the_package_declares() -> None:
     assert others == ["tomli>=2.0; python_version < '3.11'"]
 
 
+def fakes(folder: Path, **more: str) -> Path:
+    """Packages that are imported in no time; ``more`` says what a module's code is."""
+    modules = [module.replace(".", "/") for _, module, _ in packages.NEEDED]
+    codes = {**dict.fromkeys(modules, "__version__ = '999.0'"), "google": "", **more}
+    write_tree(folder, {f"{name}/__init__.py": code for name, code in codes.items()})
+    return folder
+
+
 def on(tmp_path: Path, code: str, name: str = "onnxruntime") -> dict[str, str]:
     """An environment in which the module ``name`` is ``code``."""
-    write_tree(tmp_path / "fake", {f"{name}/__init__.py": code})
-    return environ(tmp_path / "fake")
+    return environ(fakes(tmp_path / "fake", **{name: code}))
 
 
 def packages_of(tmp_path: Path, code: str, name: str = "onnxruntime", **more: Any) -> list[Check]:
@@ -128,7 +135,7 @@ def test_u089_known_broken_builds(
         packages, "version_of", lambda name: version if name == "onnxruntime" else ""
     )
     folder = tmp_path / ("dist-packages" if packaged else "site-packages")
-    write_tree(folder, {"onnxruntime/__init__.py": DIES})
+    fakes(folder, onnxruntime=DIES)
     pi = host(
         tmp_path / "root",
         {"proc/cpuinfo": cpuinfo},
