@@ -27,10 +27,24 @@ from edge_train.checkpoint.tensor import Tensor
 from edge_train.convert import foreign, intake, lazy
 from edge_train.errors import CheckpointCorrupt, CheckpointError
 
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python without it cannot read such members at all
+    LZMAError = zlib.error  # type: ignore[misc]
+
 _DATE = (1980, 1, 1, 0, 0, 0)  # the bytes depend on the state alone
 _SUFFIX = ".npy"
 _MAX_TEXT = 16 * 2**20
-_UNZIPPING = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+_UNZIPPING = (
+    zipfile.BadZipFile,
+    zlib.error,
+    LZMAError,
+    EOFError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
 
 
 def to_npz(source: Readable, destination: str | os.PathLike[str]) -> None:
@@ -108,7 +122,7 @@ def _opened(source: Readable, label: str) -> Iterator[zipfile.ZipFile]:
     with _as_file(source) as file:
         try:
             archive = zipfile.ZipFile(file)
-        except (*_UNZIPPING, ValueError) as error:
+        except _UNZIPPING as error:
             raise CheckpointCorrupt(
                 f"{label} is no .npz file, or is truncated ({error}); use another copy"
             ) from error
@@ -145,7 +159,7 @@ def _tensor(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, where: s
         with archive.open(info) as member:
             dims, fortran, dtype = _npy_header(member)
             start = member.tell()
-    except (*_UNZIPPING, ValueError, TypeError, SyntaxError) as error:
+    except (*_UNZIPPING, TypeError, SyntaxError) as error:
         raise CheckpointCorrupt(f"{where} is damaged ({error}); use another copy") from error
     try:
         data_type = dtypes.number_of(dtype)
@@ -191,7 +205,7 @@ class _Member(lazy.Streamed):
         try:
             self._seek(offset)
             self._fill(view)
-        except (*_UNZIPPING, ValueError, OSError) as error:
+        except _UNZIPPING as error:
             raise CheckpointCorrupt(f"{self._where} is damaged ({error})") from error
 
     def _seek(self, offset: int) -> None:

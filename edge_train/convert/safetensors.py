@@ -159,7 +159,7 @@ def _fields(fields: Any, where: str) -> tuple[int, tuple[int, ...], int, int]:
         ) from error
     if any(type(n) is not int or not 0 <= n < 2**63 for n in numbers) or len(dims) > MAX_RANK:
         raise CheckpointCorrupt(f"{where} has shape {dims} and offsets {[begin, end]}: no sizes")
-    if dtype not in _NUMBERS:
+    if not isinstance(dtype, str) or dtype not in _NUMBERS:
         raise CheckpointError(
             f"{where} is {dtype}, which a checkpoint cannot hold; cast it to F32 before"
         )
