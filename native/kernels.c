@@ -3,19 +3,24 @@
 #include "gemm.h"
 #include "memory.h"
 #include "op.h"
+#include "release.h"
 #include "vec.h"
 #include "window.h"
 
 #include "activations.c"
 #include "clip.c"
+#include "batchnorm.c"
 #include "conv_depthwise.c"
 #include "conv_pointwise.c"
 #include "softmax.c"
 #include "layer_norm.c"
 
 static const et_op ops[] = {
+    {"Release", "f+", "f", sizeof(release_state), et_release_create, et_release_compute, 0},
     {"Clip", "fFF", "fu", sizeof(int), clip_create, clip_compute, 1},
     {"ClipGrad", "fu", "f", 0, 0, clip_gradient, 1},
+    {"BatchNorm", "fffffFF", "fFFFFU", sizeof(batchnorm_state), batchnorm_create, batchnorm_compute, 0},
+    {"BatchNormGrad", "fffff", "FFF", 0, 0, batchnorm_gradient, 1},
     {"PointwiseConv", "ffFFF", "fU", sizeof(int), clip_create, pointwise_compute, 0},
     {"PointwiseConvGrad", "fffU", "FFF", 0, 0, pointwise_gradient, 0},
     {"DepthwiseConv", "ffFFF", "fU", sizeof(depthwise_state), depthwise_create, depthwise_compute, 0},

@@ -1,8 +1,8 @@
 """Fused rules: training ops become our own kernels (native/kernels.c), where these fit."""
 
-from edge_train.graph.lowering.fused import activations, convolution, normalization
+from edge_train.graph.lowering.fused import activations, batch_norm, convolution, normalization
 
 __all__ = ["FAMILIES"]
 
 # importing a family registers its rules
-FAMILIES = (activations, convolution, normalization)
+FAMILIES = (activations, batch_norm, convolution, normalization)

@@ -13,7 +13,9 @@ from edge_train.graph.lowering.builder import Builder
 from edge_train.graph.passes import outer_reads
 
 #: kernels that can clip output 0: the inputs they have before the two bounds; the bits come last
-_CLIPS = {"PointwiseConv": 3, "DepthwiseConv": 3}
+_CLIPS = {"PointwiseConv": 3, "DepthwiseConv": 3, "BatchNorm": 5}
+#: the outputs they have before the bits, where more than one
+_RESULTS = {"BatchNorm": 5}
 #: kernels that can mask output 0 by bits: the inputs they have before the bits
 _MASKS = {"PointwiseConvGrad": 3, "DepthwiseConvGrad": 3}
 
@@ -31,7 +33,8 @@ def fold_clips(b: Builder, outputs: set[str]) -> None:
         made = node.inputs[0] if node.inputs else ""
         place = makers.get(made) if reads[made] == 1 and node.domain == ir.NATIVE else None
         maker = nodes[place] if place is not None else None
-        folded = _folded(maker, node) if maker is not None else None
+        planes = (b.shapes.rank(made) or 0) > 2  # bits stand by planes of (N, C, ...)
+        folded = _folded(maker, node) if maker is not None and planes else None
         if folded is not None and place is not None and _is_made(nodes[:place], makers, node):
             nodes[place], node = folded, folded
         else:
@@ -45,7 +48,7 @@ def _folded(maker: ir.Node, node: ir.Node) -> ir.Node | None:
     """``maker`` doing the work of ``node`` too, None where it cannot."""
     if maker.domain != ir.NATIVE or not maker.outputs or maker.outputs[0] != node.inputs[0]:
         return None
-    rest = maker.outputs[1:]
+    rest = _padded(maker.outputs[1:], _RESULTS.get(maker.op_type, 1) - 1)
     if node.op_type == "Clip" and maker.op_type in _CLIPS:
         if len(maker.inputs) > _CLIPS[maker.op_type]:
             return None  # it clips already
