@@ -164,6 +164,11 @@ class Module(ParameterBuffers):
         """Name, element type and dims of what a call is fed, in order, for the current mode."""
         return self._program().inputs.values
 
+    @property
+    def moves_statistics(self) -> bool:
+        """Whether a training step moves running statistics (BatchNormalization)."""
+        return self._train.moves_statistics
+
     def output_names(self) -> list[str]:
         """Names of what a call returns, in order, for the current mode."""
         return list(self._program().results)

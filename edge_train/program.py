@@ -100,6 +100,11 @@ def _is_finite(loss: np.ndarray) -> bool:
 class TrainingProgram(Program):
     """A training graph: results, gradients into the Arena, new running statistics."""
 
+    @property
+    def moves_statistics(self) -> bool:
+        """Whether a step moves running statistics."""
+        return bool(self._lowered.updates)
+
     def __init__(
         self,
         model: ir.Model,

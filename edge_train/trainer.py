@@ -7,13 +7,11 @@ heat and battery (governor), progress. The parts are in ``edge_train/training``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
-import numpy as np
-
-from edge_train.data.sources import Batches, source_of
+from edge_train.data.sources import source_of
 from edge_train.errors import DataError
 from edge_train.governor import Governor, StopReason
 from edge_train.metrics import UserMetric
@@ -21,10 +19,19 @@ from edge_train.module import Module
 from edge_train.optimizer import Optimizer, check_number
 from edge_train.scheduler import check_count
 from edge_train.schedules import Schedule, constant
+from edge_train.training.checks import (
+    check_epochs,
+    check_fits,
+    goal,
+    micro_batch_notes,
+    teller,
+    training_inputs,
+)
 from edge_train.training.evaluation import LOSS, Evaluator
 from edge_train.training.feeds import Feeder
 from edge_train.training.keeper import Keeper
-from edge_train.training.loop import Callback, Goal, Loop, Shows
+from edge_train.training.loading import Wanted, load
+from edge_train.training.loop import Callback, Loop, Shows
 from edge_train.training.order import Reader
 from edge_train.training.predictions import Judged
 from edge_train.training.process import peak_bytes
@@ -98,24 +105,60 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         governor: Governor | None = None,
         progress: Shows | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         self.module, self.optimizer = module, optimizer
         self.governor = governor or Governor()
-        self._goal = _goal(epochs, steps, evaluate_every, best, max_skipped)
-        self._feeder = Feeder(_training_inputs(module), inputs or {}, scale or {}, micro_batch)
+        self._goal = goal(epochs, steps, evaluate_every, best, max_skipped)
+        self._feeder = Feeder(training_inputs(module), inputs or {}, scale or {}, micro_batch)
         size = check_count("batch_size", batch_size, 1)
         self._reader = Reader(
             source_of(data), size, check_count("seed", seed, 0), shuffle, drop_last
         )
         self._feeder = self._feeder.for_batches(self._reader)
-        _check_fits(self._feeder, self._reader)
-        _check_epochs(data, epochs)
+        check_fits(self._feeder, self._reader)
+        check_epochs(data, epochs)
         self._evaluator = self._make_evaluator(evaluation, metrics, judged)
         self._schedule = self._make_schedule(schedule)
         self._folder = None if folder is None else RunFolder(folder)
         self._save_every, self._fresh = check_number("save_every", save_every), fresh
         self._callbacks, self._progress = tuple(callbacks), progress
-        self._run: RunState | None = None
+        self._notes = tuple(notes) or tuple(micro_batch_notes(module, self._feeder, size))
+
+    @classmethod
+    def from_artifacts(
+        cls,
+        artifacts: str | os.PathLike[str],
+        data: Any,
+        *,
+        memory_budget: str | int | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        trainable: Sequence[str] | None = None,
+        kernels: str = "auto",
+        **options: Any,
+    ) -> Trainer:
+        """A Trainer for the folder that ``generate_artifacts`` wrote.
+
+        ``checkpoint`` are the weights to start from (default: the folder's), ``trainable`` and
+        ``kernels`` go to Module, ``options`` are those of Trainer. ``memory_budget`` ("200MB") is
+        for all that training adds to the process: ``edge_train.memory.plan`` chooses the
+        micro-batch, or MemoryBudgetExceeded tells what there is to do.
+        """
+        loaded = load(
+            Wanted(
+                artifacts,
+                checkpoint=checkpoint,
+                compares=bool(options.get("metrics")),
+                trainable=trainable,
+                kernels=kernels,
+                batch=options.get("batch_size", 32),
+                budget=memory_budget,
+            )
+        )
+        options["micro_batch"] = loaded.micro_batch(options.get("micro_batch"))
+        options.setdefault("judged", loaded.judged)
+        options.setdefault("notes", () if loaded.plan is None else loaded.plan.notes)
+        return cls(loaded.module, loaded.optimizer, data, **options)
 
     @property
     def total_steps(self) -> int | None:
@@ -175,9 +218,11 @@ class Trainer:
             run,
         )
         if self.governor.on_event is None:
-            self.governor.on_event = lambda name, fields: self.tell(name, **fields)
+            self.governor.on_event = teller(self._progress)
         if self._progress is not None:
             self._progress.start(self.total_steps, run.step)
+        for note in self._notes:
+            self.tell("note", text=note)
         try:
             reason = loop.drive()
         except BaseException as error:
@@ -234,7 +279,7 @@ class Trainer:
         reader = Reader(
             source_of(data), self._feeder.micro_batch or self._reader.batch_size, 0, False
         )
-        _check_fits(self._feeder, reader)
+        check_fits(self._feeder, reader)
         made = Evaluator(self.module, reader, self._feeder, tuple(metrics), judged)
         made.larger_is_better(self._goal.best)
         return made
@@ -249,43 +294,3 @@ class Trainer:
                 "schedule: it depends on the number of steps, which is not known: pass steps="
             )
         return schedule(self.total_steps)
-
-
-def _goal(
-    epochs: int | None, steps: int | None, every: int | None, best: str, max_skipped: int
-) -> Goal:
-    if epochs is None and steps is None:
-        raise ValueError("how long to train is not said: pass epochs or steps")
-    for name, count in (("epochs", epochs), ("steps", steps), ("evaluate_every", every)):
-        if count is not None:
-            check_count(name, count, 1)
-    return Goal(epochs, steps, every, best, check_count("max_skipped", max_skipped, 1))
-
-
-def _training_inputs(module: Module) -> tuple[Any, ...]:
-    was = module.training
-    module.train()
-    values = module.input_values()
-    module.train(was)
-    return values
-
-
-def _check_fits(feeder: Feeder, reader: Reader) -> None:
-    """A row of the data is made into feeds now, before anything is done to the folder."""
-    if isinstance(reader.source, Batches):
-        return
-    if not reader.batches:
-        raise DataError(
-            f"the data has {len(reader.source)} rows, too few for one batch of {reader.batch_size}"
-        )
-    feeder.feed(reader.source.take(np.zeros(1, np.int64)))
-
-
-def _check_epochs(data: Any, epochs: int | None) -> None:
-    if isinstance(data, Batches):
-        data = data.batches
-    if isinstance(data, Iterator) and epochs is not None and epochs > 1:
-        raise ValueError(
-            f"epochs: an iterator can be gone through once, not {epochs} times; pass a list, an "
-            "iterable that starts over, or a function from the epoch to an iterable"
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,29 +13,21 @@ from typing import Any
 import numpy as np
 
 from edge_train import schedules
-from edge_train.api import CheckpointState, Module, Optimizer
 from edge_train.data import Rows, Subset, open_path
 from edge_train.errors import DataError
 from edge_train.governor import Governor
-from edge_train.graph import ir, onnx_codec
+from edge_train.graph import ir
+from edge_train.module import Module
+from edge_train.optimizer import Optimizer
 from edge_train.progress import Progress
-from edge_train.runfile.options import Data, Judging, Options, Rate
+from edge_train.runfile.options import Data, Options, Rate
 from edge_train.runfile.reading import RunFileError
 from edge_train.schedules import Schedule
 from edge_train.trainer import Trainer
 from edge_train.training.evaluation import Evaluator
 from edge_train.training.feeds import Feeder
+from edge_train.training.loading import Loaded, Wanted, load
 from edge_train.training.order import Reader
-from edge_train.training.predictions import Judged, giving, judged
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A model ready to be trained, and what of it is judged."""
-
-    module: Module
-    optimizer: Optimizer
-    judged: Judged | None
 
 
 def trainer_of(options: Options, *, fresh: bool = False) -> Trainer:
@@ -44,7 +36,7 @@ def trainer_of(options: Options, *, fresh: bool = False) -> Trainer:
     RunFileError names the key that is missing or wrong; the errors of artifacts and data pass.
     """
     _apply_process(options)
-    loaded = load(options)
+    loaded = loaded_of(options)
     training, judging = options.training, options.evaluation
     held, kept = sources(options, loaded.module)
     return Trainer(
@@ -53,7 +45,7 @@ def trainer_of(options: Options, *, fresh: bool = False) -> Trainer:
         kept,
         schedule=_schedule(options.schedule),
         batch_size=training.batch_size,
-        micro_batch=training.micro_batch,
+        micro_batch=loaded.micro_batch(training.micro_batch),
         epochs=training.epochs,
         steps=training.steps,
         seed=training.seed,
@@ -72,6 +64,7 @@ def trainer_of(options: Options, *, fresh: bool = False) -> Trainer:
         max_skipped=training.max_skipped,
         governor=Governor(options.governor),
         progress=_progress(options),
+        notes=() if loaded.plan is None else loaded.plan.notes,
     )
 
 
@@ -81,7 +74,7 @@ def evaluator_of(options: Options) -> Evaluator:
     RunFileError where there is no such data.
     """
     _apply_process(options)
-    loaded = load(options)
+    loaded = loaded_of(options)
     rows = evaluation_rows(options, loaded.module)
     if rows is None and options.data.split:
         rows, _ = split_rows(options, loaded.module)
@@ -89,7 +82,8 @@ def evaluator_of(options: Options) -> Evaluator:
         raise RunFileError("data.evaluation: say what to evaluate on")
     data = options.data
     feeder = Feeder(loaded.module.input_values(), data.inputs, data.scale)
-    size = options.training.micro_batch or options.training.batch_size
+    training = options.training
+    size = loaded.micro_batch(training.micro_batch) or training.batch_size
     reader = Reader(rows, size, 0, shuffle=False)
     return Evaluator(loaded.module, reader, feeder, options.evaluation.metrics, loaded.judged)
 
@@ -101,59 +95,40 @@ def _apply_process(options: Options) -> None:
         os.nice(options.training.nice)
 
 
-def load(options: Options) -> Loaded:
+def loaded_of(options: Options) -> Loaded:
     """Module and Optimizer of the artifacts; the eval graph gives what metrics judge."""
     if options.artifacts is None:
         raise RunFileError("artifacts: say where the training artifacts are")
-    names = {
-        kind: options.artifacts / f"{options.prefix}{kind}"
-        for kind in ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "checkpoint")
-    }
-    state = CheckpointState.load_checkpoint(options.checkpoint or names["checkpoint"])
-    found, eval_model = _eval_model(options.evaluation, names["eval_model.onnx"], state)
-    training = options.training
-    module = Module(
-        names["training_model.onnx"],
-        state,
-        eval_model,
-        trainable=training.trainable,
-        kernels=training.kernels,
-    )
-    optimizer = Optimizer(
-        names["optimizer_model.onnx"], module, algorithm=options.optimizer.algorithm
-    )
-    for field in fields(options.optimizer):
-        value = getattr(options.optimizer, field.name)
-        if field.name != "algorithm" and value is not None:
-            try:
-                setattr(optimizer, field.name, value)
-            except (AttributeError, ValueError, TypeError) as error:
-                raise RunFileError(f"optimizer.{field.name}: {error}") from error
-    return Loaded(module, optimizer, found)
-
-
-def _eval_model(
-    judging: Judging, path: Path, state: CheckpointState
-) -> tuple[Judged | None, bytes | Path | None]:
-    if not path.exists():
-        return None, None
-    if not judging.metrics:
-        return None, path
-    model = onnx_codec.load(path)
-    found = judged(model, {name for name, _ in state.parameters})
-    if judging.prediction or judging.target:
-        users = [v.name for v in model.graph.inputs if v.name not in state.parameters]
-        target = judging.target or users[-1]
-        if target not in users:
-            near = difflib.get_close_matches(target, users, n=1)
-            raise RunFileError(f"evaluation.target: no input '{target}'; {near or users}")
-        found = Judged(judging.prediction or (found.prediction if found else ""), target)
-    if found is None or not found.prediction:
-        raise RunFileError(
-            "evaluation.metrics: nothing in the eval graph says what the prediction is; name the "
-            "tensor: evaluation.prediction"
+    training, judging = options.training, options.evaluation
+    settings = {f.name: getattr(options.optimizer, f.name) for f in fields(options.optimizer)}
+    algorithm = settings.pop("algorithm")
+    loaded = load(
+        Wanted(
+            options.artifacts,
+            options.prefix,
+            options.checkpoint,
+            compares=bool(judging.metrics),
+            prediction=judging.prediction,
+            target=judging.target,
+            trainable=training.trainable,
+            kernels=training.kernels,
+            algorithm=algorithm,
+            batch=training.batch_size,
+            budget=options.memory.budget,
+            sizes=options.memory.sizes,
         )
-    return found, onnx_codec.encode(giving(model, found.prediction))
+    )
+    for name, value in settings.items():
+        if value is not None:
+            _set(loaded.optimizer, name, value)
+    return loaded
+
+
+def _set(optimizer: Optimizer, name: str, value: Any) -> None:
+    try:
+        setattr(optimizer, name, value)
+    except (AttributeError, ValueError, TypeError) as error:
+        raise RunFileError(f"optimizer.{name}: {error}") from error
 
 
 # ---- data ------------------------------------------------------------------------------------

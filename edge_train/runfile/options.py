@@ -116,7 +116,8 @@ class Saving:
 class Memory:
     """[memory]: a limit for what the training adds to the idle process."""
 
-    budget: str | None = option(None, "like 200MB; chooses the micro-batch and more, or refuses")
+    budget: str | int | None = option(None, "like 200MB; chooses the micro-batch, or refuses")
+    sizes: dict[str, int] = option({}, "free axis of the model's inputs = its size")
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ while kills < rounds:
     step = 0 if run is None else run.step
     assert step >= newest, (step, newest)
     newest = step
-    if step == steps:
+    if run is not None and run.finished:
         finished += 1
         os.rename(folder, f"{folder}-{finished}")
         newest = 0

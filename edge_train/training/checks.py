@@ -1,0 +1,80 @@
+"""What a Trainer's arguments have to be, checked before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from edge_train.data.sources import Batches
+from edge_train.errors import DataError
+from edge_train.graph import ir
+from edge_train.module import Module
+from edge_train.scheduler import check_count
+from edge_train.training.feeds import Feeder
+from edge_train.training.loop import Goal, Shows
+from edge_train.training.order import Reader
+
+
+def micro_batch_notes(module: Module, feeder: Feeder, batch: int) -> Iterator[str]:
+    """What is to be said of micro-batches, if anything."""
+    if feeder.micro_batch is not None and feeder.micro_batch < batch and module.moves_statistics:
+        yield (
+            f"BatchNormalization takes its statistics from each micro-batch of "
+            f"{feeder.micro_batch} rows, not from the whole batch of {batch}: in this respect the "
+            "curve is that of the smaller batch size"
+        )
+
+
+def teller(progress: Shows | None) -> Callable[[str, dict[str, Any]], None]:
+    """Hands events on; does not know the Trainer, so that no cycle keeps a model in memory."""
+
+    def tell(name: str, fields: dict[str, Any]) -> None:
+        if progress is not None:
+            progress.event(name, **fields)
+
+    return tell
+
+
+def goal(
+    epochs: int | None, steps: int | None, every: int | None, best: str, max_skipped: int
+) -> Goal:
+    """The goal of a run; ValueError, TypeError for counts that are none."""
+    if epochs is None and steps is None:
+        raise ValueError("how long to train is not said: pass epochs or steps")
+    for name, count in (("epochs", epochs), ("steps", steps), ("evaluate_every", every)):
+        if count is not None:
+            check_count(name, count, 1)
+    return Goal(epochs, steps, every, best, check_count("max_skipped", max_skipped, 1))
+
+
+def training_inputs(module: Module) -> tuple[ir.Value, ...]:
+    """The user inputs of the training graph, whatever mode the module is in."""
+    was = module.training
+    module.train()
+    values = module.input_values()
+    module.train(was)
+    return values
+
+
+def check_fits(feeder: Feeder, reader: Reader) -> None:
+    """A row of the data is made into feeds now, before anything is done to the folder."""
+    if isinstance(reader.source, Batches):
+        return
+    if not reader.batches:
+        raise DataError(
+            f"the data has {len(reader.source)} rows, too few for one batch of {reader.batch_size}"
+        )
+    feeder.feed(reader.source.take(np.zeros(1, np.int64)))
+
+
+def check_epochs(data: Any, epochs: int | None) -> None:
+    """ValueError where an iterator would be gone through more than once."""
+    if isinstance(data, Batches):
+        data = data.batches
+    if isinstance(data, Iterator) and epochs is not None and epochs > 1:
+        raise ValueError(
+            f"epochs: an iterator can be gone through once, not {epochs} times; pass a list, an "
+            "iterable that starts over, or a function from the epoch to an iterable"
+        )
