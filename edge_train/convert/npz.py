@@ -30,7 +30,7 @@ from edge_train.errors import CheckpointCorrupt, CheckpointError
 try:
     from lzma import LZMAError
 except ImportError:  # a Python without it cannot read such members at all
-    LZMAError = zlib.error  # type: ignore[misc]
+    LZMAError = zlib.error  # type: ignore[assignment,misc]
 
 _DATE = (1980, 1, 1, 0, 0, 0)  # the bytes depend on the state alone
 _SUFFIX = ".npy"
