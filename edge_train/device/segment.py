@@ -108,8 +108,10 @@ class Header:
 
     def hold(self, milliseconds: int) -> None:
         """A reader's wish to be let through; 0 takes it back."""
-        self._words[_HOLD] = (_now() + milliseconds) & _WORD if milliseconds else 0
-        fence()
+        wish = (_now() + milliseconds) & _WORD if milliseconds else 0
+        if wish or self._words[_HOLD]:
+            self._words[_HOLD] = wish
+            fence()
 
     def _wait_for_readers(self) -> None:
         while True:

@@ -25,7 +25,8 @@ from edge_train.errors import NativeError, RunError
 T = TypeVar("T")
 
 _TABLE_LIMIT = 1 << 28
-_POLITE_TRIES = 3  # so many runs are lost before the trainer is asked to wait
+# so many runs are lost, or looks find it writing, before the trainer is asked to wait
+_POLITE_TRIES, _POLITE_WAITS = 3, 10
 
 
 class SharedWeights(Mapping[str, np.ndarray]):
@@ -116,11 +117,11 @@ class SharedWeights(Mapping[str, np.ndarray]):
                         f"{timeout} s: the trainer changes the weights more often than a run takes"
                     )
         finally:
-            if tries >= _POLITE_TRIES:
-                self._header.hold(0)
+            self._header.hold(0)
 
     def _still(self, end: float) -> int:
         """The sequence, when the trainer is not writing."""
+        waits = 0
         while True:
             sequence = self._header.sequence
             if not sequence % 2:
@@ -133,6 +134,9 @@ class SharedWeights(Mapping[str, np.ndarray]):
                 )
             if time.monotonic() > end:
                 raise RunError(f"shared weights '{self.name}': the trainer does not end its change")
+            waits += 1
+            if waits >= _POLITE_WAITS:
+                self._header.hold(HOLD_MS)
             time.sleep(0.0001)
 
 
