@@ -20,6 +20,7 @@ import onnxruntime
 from edge_train import dtypes
 from edge_train.errors import ArtifactError, RunError, UnsupportedOp
 from edge_train.graph import ir, onnx_codec
+from edge_train.graph.constants import without_uniform_constants
 from edge_train.graph.order import memory_order
 from edge_train.kernels import native
 
@@ -111,10 +112,10 @@ def _knowing(model: ir.Model, options: onnxruntime.SessionOptions) -> onnxruntim
     return options
 
 
-def executed_graph(model: ir.Model) -> ir.Model:
+def executed_graph(model: ir.Model, rewrite: Rewrite | None = None) -> ir.Model:
     """A lowered graph as a session with the default options runs it: fused, in memory order."""
     options = _knowing(model, default_options())
-    return running_graph(model, onnx_codec.encode(model), options) or model
+    return running_graph(model, onnx_codec.encode(model), options, rewrite) or model
 
 
 #: with fewer outputs there is no order to choose: evaluation
@@ -146,7 +147,8 @@ def running_graph(
     optimized = onnx_codec.load(_optimized(data, options))
     if rewrite is not None:
         optimized = rewrite(optimized)
-    graph = replace(optimized.graph, nodes=memory_order(optimized.graph.nodes))
+    graph = without_uniform_constants(optimized.graph)
+    graph = replace(graph, nodes=memory_order(graph.nodes))
     return replace(optimized, graph=graph)
 
 

@@ -22,7 +22,7 @@ from edge_train.memory.graphs import RunningGraph, fixed_batch, input_dims, tens
 from edge_train.optimizer_spec import read_spec
 
 #: this package, protobuf and the pages of onnxruntime's code that training touches (measured)
-_RUNTIME = 20 << 20
+_RUNTIME = 24 << 20
 #: what onnxruntime and this package keep for a node of a graph (measured)
 _PER_NODE = 8 << 10
 #: kernels' working memory, stacks, and what the allocators cannot use (measured)
@@ -33,11 +33,13 @@ _SLACK = 1.06
 class Choices:
     """What changes the memory of a run, as Module and Optimizer take it.
 
-    ``trainable``: names and patterns, None for all; ``kernels``: "auto", "portable" or "fused".
+    ``trainable``: names and patterns, None for all; ``kernels``: "auto", "portable" or "fused";
+    ``recompute``: "none", "auto" or patterns.
     """
 
     trainable: tuple[str, ...] | None = None
     kernels: str = "auto"
+    recompute: str | tuple[str, ...] = "none"
 
     @property
     def accumulates(self) -> bool:
@@ -51,6 +53,8 @@ class Choices:
             words["trainable"] = list(self.trainable)
         if self.kernels != "auto":
             words["kernels"] = self.kernels
+        if self.recompute != "none":
+            words["recompute"] = self.recompute
         return words
 
     def optimizer(self) -> dict[str, Any]:
@@ -59,7 +63,9 @@ class Choices:
 
     def notes(self) -> tuple[str, ...]:
         """What the choices change, in words."""
-        return ()
+        if self.recompute == "none":
+            return ()
+        return ("activations are made again for the backward pass: the same numbers, more time",)
 
 
 @dataclass(frozen=True)
@@ -241,7 +247,7 @@ class Footprint:
         if adds not in self._graphs:
             names = {v.name for v in self._roles.parameters}
             self._graphs[adds] = RunningGraph.of_training(
-                self._model, names, self.choices.kernels, adds
+                self._model, names, self.choices.kernels, self.choices.recompute, adds
             )
         return self._graphs[adds]
 

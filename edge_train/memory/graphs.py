@@ -6,12 +6,14 @@ Made as program.py makes them, from the same files and options, without weights.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edge_train import dtypes, session
 from edge_train.graph import ir
 from edge_train.graph.lowering import accumulating, lower
+from edge_train.graph.recompute_plan import Choice, recompute_rewrite
 from edge_train.graph.roles import Roles
 from edge_train.graph.shapes import Shapes
 from edge_train.kernels.dispatch import fuses_graphs
@@ -21,6 +23,8 @@ from edge_train.memory.liveness import Walk, walk
 _SAME_SIZE = frozenset(
     {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "ScatterElements", "ScatterND"}
 )
+#: names that graph/recompute.py gives
+_REPEATED = re.compile(r"recompute/(.+?)(?:/gate/Reshape(?:_\d+)?)?")
 
 
 @dataclass(frozen=True)
@@ -36,14 +40,22 @@ class RunningGraph:
 
     @staticmethod
     def of_training(
-        model: ir.Model, names: Iterable[str], kernels: str, adds: bool
+        model: ir.Model, names: Iterable[str], kernels: str, recompute: Choice, adds: bool
     ) -> RunningGraph:
         """The graph of a training step; ``adds``: the one that adds to the gradients."""
         lowered = lower(model, fuses_graphs(kernels))
         graph = accumulating(lowered) if adds else lowered.model
-        inputs = Roles.of(model.graph, set(names)).user_inputs
-        running = session.executed_graph(graph)
-        return RunningGraph(graph.graph, running.graph, inputs, lowered.gradients, lowered.updates)
+        roles = Roles.of(model.graph, set(names))
+        rewrite = recompute_rewrite(
+            lowered.model.graph,
+            [v.name for v in graph.graph.outputs if v.name not in set(lowered.gradients.values())],
+            [v.name for v in roles.parameters],
+            recompute,
+        )
+        running = session.executed_graph(graph, rewrite).graph
+        return RunningGraph(
+            graph.graph, running, roles.user_inputs, lowered.gradients, lowered.updates
+        )
 
     @staticmethod
     def of_evaluation(model: ir.Model, names: Iterable[str], kernels: str) -> RunningGraph:
@@ -81,7 +93,7 @@ class RunningGraph:
             for name in node.outputs:
                 shapes.learn(name, first.elem_type(name), first.dims(name))
         shapes.infer(_with_dims(self.running, dims))
-        known = {}
+        known = {v.name: tensor_bytes(v.elem_type, dims[v.name]) or 0 for v in self.user_inputs}
         for node in self.running.nodes:
             for name in filter(None, node.outputs):
                 size = tensor_bytes(shapes.elem_type(name), shapes.dims(name))
@@ -90,6 +102,19 @@ class RunningGraph:
         for node in reversed(self.running.nodes):
             if node.op_type in _SAME_SIZE and node.output(0) in known:
                 known.setdefault(node.input(0), known[node.output(0)])
+        return self._with_duplicates(known)
+
+    def _with_duplicates(self, known: dict[str, int]) -> dict[str, int]:
+        """Adds what is made again: as large as the tensor it repeats, and so is a gate."""
+        for node in self.running.nodes:
+            for name in node.outputs:
+                original = _REPEATED.fullmatch(name)
+                if name in known or original is None:
+                    continue
+                numbered, plain = original[1], original[1].rpartition("_")[0]
+                size = known.get(numbered, known.get(plain))
+                if size is not None:
+                    known[name] = size
         return known
 
 

@@ -24,6 +24,8 @@ _IN_PLACE = frozenset(
         *("Softsign", "Sqrt", "Sub", "Sum", "Tanh", "Xor"),
     }
 )
+#: take working memory of the size of their output
+_DOUBLING = frozenset({"BiasGelu", "FastGelu"})
 _ROUNDS = 3  # the arena's chunks settle after two
 
 
@@ -147,4 +149,6 @@ class _Owners:
 
 def scratch_of(node: ir.Node, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     """Working memory that a kernel takes while it runs: (name, bytes)."""
+    if node.op_type in _DOUBLING:
+        return ((f"{node.output(0)}/scratch", sizes.get(node.output(0), 0)),)
     return ()

@@ -100,6 +100,8 @@ def plan(
 def savings(first: Choices) -> Iterator[Choices]:
     """The choices to try in turn, each saving more memory and costing more than the one before."""
     yield first
+    if first.recompute == "none":
+        yield replace(first, recompute="auto")
 
 
 def largest_micro_batch(footprint: Footprint, batch: int, limit: int) -> tuple[int, Estimate]:
