@@ -1,6 +1,7 @@
 /* All kernels of one instruction set as one unit: compiled once for each, with -DET_ISA=base, avx2 …
  * Everything is static but the table. */
 #include "gemm.h"
+#include "lanes.h"
 #include "memory.h"
 #include "op.h"
 #include "release.h"
@@ -14,6 +15,7 @@
 #include "conv_pointwise.c"
 #include "softmax.c"
 #include "layer_norm.c"
+#include "cross_entropy.c"
 
 static const et_op ops[] = {
     {"Release", "f+", "f", sizeof(release_state), et_release_create, et_release_compute, 0},
@@ -37,6 +39,9 @@ static const et_op ops[] = {
     {"SoftmaxGrad", "ff", "f", sizeof(axes), axes_create, softmax_compute, 1},
     {"LogSoftmaxGrad", "ff", "f", sizeof(axes), axes_create, log_softmax_compute, 1},
     {"LayerNormalizationGrad", "fffff", "FFF", 0, 0, layer_norm_grad, 1},
+    {"CrossEntropy", "f*F", "fF", sizeof(loss_form), loss_create, entropy_compute, 0},
+    {"CrossEntropyGrad", "ff*F", "f", sizeof(loss_form), loss_create, entropy_gradient, 0},
+    {"CrossEntropyWithGrad", "ff*F", "ff", sizeof(loss_form), loss_create, entropy_both, 0},
     {"SimplifiedLayerNormalizationGrad", "ffff", "FF", 0, 0, rms_norm_grad, 1},
 };
 

@@ -10,27 +10,11 @@ typedef struct layer_norm {
   size_t rows, width, jobs;
 } layer_norm;
 
-/* Vectors of a row; the last may be a part. */
-typedef struct lanes {
-  size_t at, count;
-} lanes;
-
-INLINE vf lanes_load(const float *p, lanes l) {
-  return l.count == VL ? load(p + l.at) : load_part(p + l.at, l.count);
-}
-INLINE void lanes_store(float *p, vf v, lanes l) {
-  if (l.count == VL)
-    store(p + l.at, v);
-  else
-    store_part(p + l.at, v, l.count);
-}
-
 INLINE void norm_row(const layer_norm *n, size_t row, float *dscale, float *dbias) {
   const float *dy = n->dy + row * n->width, *x = n->x + row * n->width;
   vf mean = splat(n->mean ? n->mean[row] : 0), inv_std = splat(n->inv_std[row]);
   vf total = {0}, along = {0};
-  for (lanes l = {0, VL}; l.at < n->width; l.at += VL) {
-    if (n->width - l.at < VL) l.count = n->width - l.at;
+  EACH_LANES(l, n->width) {
     vf slope = lanes_load(dy, l), xhat = (lanes_load(x, l) - mean) * inv_std;
     vf g = slope * lanes_load(n->scale, l);
     total += g;
@@ -41,8 +25,7 @@ INLINE void norm_row(const layer_norm *n, size_t row, float *dscale, float *dbia
   if (!n->dx) return;
   float *dx = n->dx + row * n->width, share = 1.0f / (float)n->width;
   vf shift = splat(n->mean ? sum_of(total) * share : 0), slant = splat(sum_of(along) * share);
-  for (lanes l = {0, VL}; l.at < n->width; l.at += VL) {
-    if (n->width - l.at < VL) l.count = n->width - l.at;
+  EACH_LANES(l, n->width) {
     vf g = lanes_load(dy, l) * lanes_load(n->scale, l), xhat = (lanes_load(x, l) - mean) * inv_std;
     lanes_store(dx, (g - shift - xhat * slant) * inv_std, l);
   }
@@ -59,8 +42,7 @@ static void norm_job(void *user, size_t job) {
 /* Adds what the jobs have summed up to `out` (width). */
 static void norm_reduce(const layer_norm *n, float *out, size_t offset) {
   if (!out) return;
-  for (lanes l = {0, VL}; l.at < n->width; l.at += VL) {
-    if (n->width - l.at < VL) l.count = n->width - l.at;
+  EACH_LANES(l, n->width) {
     vf sum = {0};
     for (size_t job = 0; job < n->jobs; job++) sum += lanes_load(n->sums + 2 * job * n->width + offset, l);
     lanes_store(out, sum, l);

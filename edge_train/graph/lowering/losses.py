@@ -158,7 +158,7 @@ def bounded(b: Builder, log_prob: str, labels: str, safe: str, ignored: str, che
     Labels that a user feeds are checked before the run. Computed labels, or a class count known
     only at run time, are clamped, and what they were is an output checked after the run.
     """
-    source = _fed_labels(b, labels)
+    source = fed_labels(b, labels)
     classes = b.dims(log_prob)[1]
     ignore_value = b.constant_value(ignored) if ignored else None
     if source and isinstance(classes, int) and (not ignored or ignore_value is not None):
@@ -176,7 +176,7 @@ def bounded(b: Builder, log_prob: str, labels: str, safe: str, ignored: str, che
     return b.op("Max", b.op("Min", safe, last), b.scalar(0, labels))
 
 
-def _fed_labels(b: Builder, labels: str) -> str:
+def fed_labels(b: Builder, labels: str) -> str:
     """The graph input whose values ``labels`` has, or "" where they are computed."""
     while labels in b.producers:
         node = b.producers[labels]

@@ -1,0 +1,25 @@
+/* Walking along a row of any length: whole vectors, then a part of one. */
+#ifndef EDGE_TRAIN_LANES_H
+#define EDGE_TRAIN_LANES_H
+
+#include "vec.h"
+
+typedef struct lanes {
+  size_t at, count; /* count < VL: a part, at the end */
+} lanes;
+
+#define EACH_LANES(l, width)                            \
+  for (lanes l = {0, least(VL, width)}; l.at < (width); \
+       l.at += VL, l.count = least(VL, (width)-least(l.at, width)))
+
+static inline vf lanes_load(const float *p, lanes l) {
+  return l.count == VL ? load(p + l.at) : load_part(p + l.at, l.count);
+}
+static inline void lanes_store(float *p, vf v, lanes l) {
+  if (l.count == VL)
+    store(p + l.at, v);
+  else
+    store_part(p + l.at, v, l.count);
+}
+
+#endif
