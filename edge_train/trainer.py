@@ -276,11 +276,13 @@ class Trainer:
             if metrics or self._goal.best != LOSS:
                 raise ValueError("metrics and best are about evaluation data: pass evaluation=")
             return None
-        reader = Reader(
-            source_of(data), self._feeder.micro_batch or self._reader.batch_size, 0, False
-        )
-        check_fits(self._feeder, reader)
-        made = Evaluator(self.module, reader, self._feeder, tuple(metrics), judged)
+        size = self._feeder.micro_batch or self._reader.batch_size
+        # a graph of fixed size cannot judge the rows of a last, smaller batch
+        fixed = self._feeder.fixed_rows is not None
+        reader = Reader(source_of(data), size, 0, shuffle=False, drop_last=fixed)
+        feeder = self._feeder.for_batches(reader)
+        check_fits(feeder, reader)
+        made = Evaluator(self.module, reader, feeder, tuple(metrics), judged)
         made.larger_is_better(self._goal.best)
         return made
 

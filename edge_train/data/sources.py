@@ -165,10 +165,3 @@ def rows_in(batch: Batch) -> int:
     """Rows of a batch: the first axis of its first array."""
     first = next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]
     return len(first)
-
-
-def part_of(batch: Batch, start: int, stop: int) -> Batch:
-    """Rows ``start`` to ``stop`` of a batch, as views."""
-    if isinstance(batch, Mapping):
-        return {name: array[start:stop] for name, array in batch.items()}
-    return tuple(array[start:stop] for array in batch)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from edge_train import session
 from edge_train.module import Module
+from edge_train.training.feeds import Feeder
 
 Feeds = dict[str, NDArray[Any]]
 
@@ -24,21 +25,22 @@ def draw_seed(seed: int, step: int, part: int) -> int:
     return int(np.random.SeedSequence([seed, step, part]).generate_state(1, np.uint64)[0] >> 1)
 
 
-def run_batch(module: Module, feeds: Feeds, micro_batch: int | None, seed: int, step: int) -> float:
+def run_batch(module: Module, feeder: Feeder, feeds: Feeds, seed: int, step: int) -> float:
     """Leaves the batch's gradients in the module; returns its mean loss.
 
     A micro-batch with a NaN or infinite loss ends the batch: the Optimizer drops all of it then.
     """
-    rows = len(next(iter(feeds.values())))
-    size = min(micro_batch or rows, rows)
+    rows = feeder.rows(feeds)
+    size = min(feeder.micro_batch or rows, rows)
     module.lazy_reset_grad()
     total, before = 0.0, size
-    for part, start in enumerate(range(0, rows, size)):
+    for number, start in enumerate(range(0, rows, size)):
         count = min(size, rows - start)
-        if part and count != before:
+        if number and count != before:
             module.arena.gradients[...] *= np.float32(before / count)
-        session.set_seed(draw_seed(seed, step, part))
-        loss = _loss(module, _part(feeds, rows, start, start + count))
+        session.set_seed(draw_seed(seed, step, number))
+        part = feeds if count == rows else feeder.part(feeds, start, start + count)
+        loss = _loss(module, part)
         total += loss * count
         before = count
         if not math.isfinite(loss):
@@ -47,15 +49,6 @@ def run_batch(module: Module, feeds: Feeds, micro_batch: int | None, seed: int, 
         # the sum is that of gradients of means over `before` rows
         module.arena.gradients[...] *= np.float32(before / rows)
     return total / rows
-
-
-def _part(feeds: Feeds, rows: int, start: int, stop: int) -> Feeds:
-    if stop - start == rows:
-        return feeds
-    return {
-        name: array[start:stop] if array.ndim and len(array) == rows else array
-        for name, array in feeds.items()
-    }
 
 
 def _loss(module: Module, feeds: Feeds) -> float:

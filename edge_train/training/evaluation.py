@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_train.data.sources import rows_in
 from edge_train.errors import DataError
 from edge_train.metrics import Metric, UserMetric, make
 from edge_train.module import Module
@@ -54,8 +53,9 @@ class Evaluator:
         self.module.eval()
         try:
             for batch, _ in self.reader.one_epoch(Position()):
-                rows = rows_in(batch)
-                total += self._batch(self.feeder.feed(batch), measured) * rows
+                feeds = self.feeder.feed(batch)
+                rows = self.feeder.rows(feeds)
+                total += self._batch(feeds, measured) * rows
                 count += rows
         finally:
             self.module.train()

@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,16 @@ class Feeder:
     the numbers are (uint8 to float32, not float32 to int64), multiplied by ``scale[input]``, and
     reshaped where only the rows' shape differs ((n, 8, 8) for (n, 1, 8, 8)). ``micro_batch`` is how
     many rows go through the graph at once, None for all.
+
+    Rows are axis 0 of the data; an input that has them elsewhere (time, batch, features) gets
+    them moved there if the batches are made of single rows (``stacked``).
     """
 
     inputs: tuple[ir.Value, ...]
     names: Mapping[str, str] = field(default_factory=dict)
     scale: Mapping[str, float] = field(default_factory=dict)
     micro_batch: int | None = None
+    stacked: bool = True
 
     def __post_init__(self) -> None:
         known = [value.name for value in self.inputs]
@@ -45,18 +50,60 @@ class Feeder:
                         f"{option}: the model has no input '{name}'{_near(name, known)}"
                     )
 
+    @cached_property
+    def axes(self) -> dict[str, int]:
+        """The axis of the rows, by input: where the size stands that all inputs share."""
+        size = self._shared_size
+        return {
+            value.name: value.dims.index(size) if value.dims and size in value.dims else 0
+            for value in self.inputs
+        }
+
+    @cached_property
+    def _shared_size(self) -> int | str | None:
+        """The number of rows as the inputs' dims have it: that of the target if all have it."""
+        dims = [[d for d in value.dims or () if d and d != -1] for value in self.inputs]
+        shared = set(dims[0]).intersection(*dims[1:]) if dims else set()
+        target = self.inputs[-1].dims if self.inputs else None
+        if target and target[0] in shared:
+            return target[0]
+        return min((d for d in shared if isinstance(d, str)), default=None)
+
+    def rows(self, feeds: Mapping[str, Array]) -> int:
+        """How many rows are fed."""
+        return max(
+            (array.shape[self.axes[name]] for name, array in feeds.items() if array.ndim), default=1
+        )
+
+    def part(self, feeds: Mapping[str, Array], start: int, stop: int) -> dict[str, Array]:
+        """Rows ``start`` to ``stop`` of what is fed; inputs without rows as they are."""
+        rows = self.rows(feeds)
+        found = dict(feeds)
+        for name, array in feeds.items():
+            axis = self.axes[name]
+            if array.ndim > axis and array.shape[axis] == rows:
+                place = (slice(None),) * axis + (slice(start, stop),)
+                found[name] = np.ascontiguousarray(array[place])
+        return found
+
+    @property
+    def fixed_rows(self) -> int | None:
+        """The number of rows that the graph takes, where it takes no other."""
+        return self._shared_size if isinstance(self._shared_size, int) else None
+
     def for_batches(self, reader: Reader) -> Feeder:
-        """The feeder with the micro-batch that a graph of fixed batch size asks for.
+        """The feeder for batches of ``reader``, with the micro-batch that a fixed size asks for.
 
         ValueError where the batches cannot be made of it.
         """
-        sizes = {value.dims[0] for value in self.inputs if value.dims}
-        fixed = {size for size in sizes if isinstance(size, int) and size > 0}
-        if len(fixed) != 1 or reader.rows is None:
+        self = replace(self, stacked=reader.rows is not None)
+        size = self.fixed_rows
+        if size is None:
             return self
-        size = fixed.pop()
         if self.micro_batch not in (None, size):
             raise ValueError(f"micro_batch: the model takes {size} rows at once, no other number")
+        if reader.rows is None:
+            return replace(self, micro_batch=size)
         last = 0 if reader.drop_last else reader.rows % reader.batch_size
         if reader.batch_size % size or last % size:
             raise ValueError(
@@ -103,7 +150,11 @@ class Feeder:
             array = array.astype(dtype)
         if factor is not None:
             array = array * array.dtype.type(factor)
-        return np.ascontiguousarray(_reshaped(value, array))
+        array = _reshaped(value, array)
+        axis = self.axes[value.name]
+        if axis and self.stacked:
+            array = np.moveaxis(array, 0, axis)
+        return np.ascontiguousarray(array)
 
 
 def _keeps_meaning(given: np.dtype[Any], asked: np.dtype[Any]) -> bool:

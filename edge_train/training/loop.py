@@ -119,7 +119,7 @@ class Loop:
         made = self.optimizer.step()
         seconds = time.perf_counter() - start
         self._count(loss, made, epoch, after, seconds)
-        rows = len(next(iter(feeds.values())))
+        rows = self.feeder.rows(feeds)
         temperature = self.governor.temperature
         record = StepRecord(
             step + 1, epoch + 1, loss, lr, rows, seconds, resident_bytes(), temperature
@@ -127,9 +127,9 @@ class Loop:
         return self._after_step(record)
 
     def _batch(self, feeds: dict[str, Any]) -> float:
-        micro, run = self.feeder.micro_batch, self.run
+        run = self.run
         try:
-            return run_batch(self.module, feeds, micro, run.seed, run.step)
+            return run_batch(self.module, self.feeder, feeds, run.seed, run.step)
         except (IndexError, TypeError) as error:
             raise DataError(
                 f"the batch of step {run.step + 1} cannot be learned: {error}"
