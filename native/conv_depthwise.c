@@ -29,7 +29,7 @@ static const char *depthwise_plan(depthwise *d) {
   d->row = d->ow + far / sw;
   d->margin = high / sh * d->row + far / sw;
   d->span = panels(d->oh * d->row, 4 * VL) * 4 * VL;
-  d->phase = panels(d->span + d->margin, VL) * VL + VL;
+  d->phase = panels(d->span + d->margin, 4 * VL) * 4 * VL + VL;
   for (size_t i = 0; i < d->kh; i++)
     for (size_t j = 0; j < d->kw; j++) {
       size_t down = i * d->at.dilation[0], right = j * d->at.dilation[1];
@@ -48,46 +48,101 @@ static inline size_t end_inside(size_t pad, size_t size, size_t offset, size_t s
   return pad + size > offset ? least(limit, (pad + size - offset - 1) / stride + 1) : 0;
 }
 
-/* Calls for each (phase row, plane row) that holds data; DIRECTION copies to or from the plane. */
-#define EACH_ROW(d, BODY)                                                                         \
-  for (size_t py = 0; py < d->at.stride[0]; py++)                                                 \
-    for (size_t px = 0; px < d->at.stride[1]; px++) {                                             \
-      size_t part = (py * d->at.stride[1] + px) * d->phase, sh = d->at.stride[0];                 \
-      size_t sw = d->at.stride[1], rows = d->phase / d->row;                                      \
-      size_t top = first_inside(d->at.pad[0], py, sh), left = first_inside(d->at.pad[1], px, sw); \
-      size_t end = end_inside(d->at.pad[1], d->wide, px, sw, d->row);                             \
-      size_t low = end_inside(d->at.pad[0], d->h, py, sh, rows);                                  \
-      for (size_t r = top; r < low; r++) {                                                        \
-        size_t flat = part + r * d->row;                                                          \
-        size_t plane = (r * sh + py - d->at.pad[0]) * d->wide;                                    \
-        BODY                                                                                      \
-      }                                                                                           \
-    }
+/* Rows of phase (py, px) that hold data: from `top` to `low`, columns from `left` to `end`. */
+typedef struct phase_rows {
+  size_t part, top, low, left, end, columns;
+} phase_rows;
 
-static void spread_plane(const depthwise *d, float *restrict flat_plane, const float *restrict x) {
-  EACH_ROW(d, {
-    float *restrict to = flat_plane + flat;
-    const float *restrict from = x + plane + px - d->at.pad[1];
-    if (sw == 1)
-      for (size_t i = left; i < end; i++) to[i] = from[i];
-    else if (sw == 2)
-      for (size_t i = left; i < end; i++) to[i] = from[2 * i];
-    else
-      for (size_t i = left; i < end; i++) to[i] = from[i * sw];
-  })
+static phase_rows rows_of(const depthwise *d, size_t py, size_t px) {
+  size_t sh = d->at.stride[0], sw = d->at.stride[1];
+  return (phase_rows){
+      .part = (py * sw + px) * d->phase,
+      .top = first_inside(d->at.pad[0], py, sh),
+      .low = end_inside(d->at.pad[0], d->h, py, sh, d->phase / d->row),
+      .left = first_inside(d->at.pad[1], px, sw),
+      .end = end_inside(d->at.pad[1], d->wide, px, sw, d->row),
+      .columns = least(d->wide, d->row * sw > d->at.pad[1] ? d->row * sw - d->at.pad[1] : 0),
+  };
 }
 
-static void gather_plane(const depthwise *d, float *restrict dx, const float *restrict flat_plane) {
-  EACH_ROW(d, {
-    const float *restrict from = flat_plane + flat;
-    float *restrict to = dx + plane + px - d->at.pad[1];
-    if (sw == 1)
-      for (size_t i = left; i < end; i++) to[i] = from[i];
-    else if (sw == 2)
-      for (size_t i = left; i < end; i++) to[2 * i] = from[i];
-    else
-      for (size_t i = left; i < end; i++) to[i * sw] = from[i];
-  })
+#if VL_BYTES == 64
+#define EVENS \
+  { 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 }
+#define LOWS \
+  { 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23 }
+#elif VL_BYTES == 32
+#define EVENS \
+  { 0, 2, 4, 6, 8, 10, 12, 14 }
+#define LOWS \
+  { 0, 8, 1, 9, 2, 10, 3, 11 }
+#else
+#define EVENS \
+  { 0, 2, 4, 6 }
+#define LOWS \
+  { 0, 4, 1, 5 }
+#endif
+
+/* A row's even and odd columns to two places, and back. */
+static void split_row(float *restrict even, float *restrict odd, const float *restrict x, size_t count) {
+  size_t i = 0;
+  for (; i + 2 * VL <= count; i += 2 * VL) {
+    vf a = load(x + i), b = load(x + i + VL);
+    store(even + i / 2, __builtin_shuffle(a, b, (vi)EVENS));
+    store(odd + i / 2, __builtin_shuffle(a, b, (vi)EVENS + 1));
+  }
+  for (; i < count; i++) (i % 2 ? odd : even)[i / 2] = x[i];
+}
+
+static void join_row(float *restrict x, const float *restrict even, const float *restrict odd, size_t count) {
+  size_t i = 0;
+  for (; i + 2 * VL <= count; i += 2 * VL) {
+    vf a = load(even + i / 2), b = load(odd + i / 2);
+    store(x + i, __builtin_shuffle(a, b, (vi)LOWS));
+    store(x + i + VL, __builtin_shuffle(a, b, (vi)LOWS + VL / 2));
+  }
+  for (; i < count; i++) x[i] = (i % 2 ? odd : even)[i / 2];
+}
+
+/* Where column 0 (parity 0) and column 1 (parity 1) of the plane stand in a row of their phases. */
+static size_t column_place(const depthwise *d, size_t py, size_t parity) {
+  size_t column = d->at.pad[1] + parity;
+  return (py * 2 + column % 2) * d->phase + column / 2;
+}
+
+static void spread_plane(const depthwise *d, float *restrict flat, const float *restrict x) {
+  size_t sh = d->at.stride[0], sw = d->at.stride[1];
+  for (size_t py = 0; py < sh; py++)
+    for (size_t px = 0; px < (sw == 2 ? 1 : sw); px++) {
+      phase_rows at = rows_of(d, py, px);
+      for (size_t r = at.top; r < at.low; r++) {
+        const float *from = x + (r * sh + py - d->at.pad[0]) * d->wide;
+        float *to = flat + r * d->row;
+        if (sw == 2) {
+          split_row(to + column_place(d, py, 0), to + column_place(d, py, 1), from, at.columns);
+          continue;
+        }
+        from += px - d->at.pad[1], to += at.part;
+        for (size_t i = at.left; i < at.end; i++) to[i] = from[i * sw];
+      }
+    }
+}
+
+static void gather_plane(const depthwise *d, float *restrict dx, const float *restrict flat) {
+  size_t sh = d->at.stride[0], sw = d->at.stride[1];
+  for (size_t py = 0; py < sh; py++)
+    for (size_t px = 0; px < (sw == 2 ? 1 : sw); px++) {
+      phase_rows at = rows_of(d, py, px);
+      for (size_t r = at.top; r < at.low; r++) {
+        float *to = dx + (r * sh + py - d->at.pad[0]) * d->wide;
+        const float *from = flat + r * d->row;
+        if (sw == 2) {
+          join_row(to, from + column_place(d, py, 0), from + column_place(d, py, 1), at.columns);
+          continue;
+        }
+        to += px - d->at.pad[1], from += at.part;
+        for (size_t i = at.left; i < at.end; i++) to[i * sw] = from[i];
+      }
+    }
 }
 
 static void depthwise_forward(const depthwise *d, size_t channel, float *x) {
@@ -115,43 +170,45 @@ static void depthwise_forward(const depthwise *d, size_t channel, float *x) {
   }
 }
 
-/* One tap's sum over a plane, several sums at a time to hide the latency of the additions. */
-static void depthwise_weights(const depthwise *d, vf *restrict sums, const float *x, const float *dy) {
+/* Sums of `taps` (a constant) taps over a plane: dy is loaded once for all of them. */
+static inline __attribute__((always_inline)) void depthwise_taps(const depthwise *d, vf *sums, const float *x,
+                                                                 const float *dy, size_t first, int taps) {
+  const float *from[6];
+  vf sum[6];
+  for (int t = 0; t < taps; t++) from[t] = x + d->shift[first + (size_t)t], sum[t] = sums[first + (size_t)t];
+  for (size_t i = 0; i < d->span; i += VL) {
+    vf g = load(dy + i);
+    for (int t = 0; t < taps; t++) sum[t] += g * load(from[t] + i);
+  }
+  for (int t = 0; t < taps; t++) sums[first + (size_t)t] = sum[t];
+}
+
+static void depthwise_weights(const depthwise *d, vf *sums, const float *x, const float *dy) {
   size_t taps = d->kh * d->kw, t = 0;
-  for (; t + 3 <= taps; t += 3) {
-    const float *x0 = x + d->shift[t], *x1 = x + d->shift[t + 1], *x2 = x + d->shift[t + 2];
-    vf a0 = sums[t], a1 = sums[t + 1], a2 = sums[t + 2], b0 = {0}, b1 = {0}, b2 = {0};
-    for (size_t i = 0; i < d->span; i += 2 * VL) {
-      vf g = load(dy + i), h = load(dy + i + VL);
-      a0 += g * load(x0 + i), b0 += h * load(x0 + i + VL);
-      a1 += g * load(x1 + i), b1 += h * load(x1 + i + VL);
-      a2 += g * load(x2 + i), b2 += h * load(x2 + i + VL);
-    }
-    sums[t] = a0 + b0, sums[t + 1] = a1 + b1, sums[t + 2] = a2 + b2;
-  }
-  for (; t < taps; t++) {
-    const float *from = x + d->shift[t];
-    vf a = sums[t];
-    for (size_t i = 0; i < d->span; i += VL) a += load(dy + i) * load(from + i);
-    sums[t] = a;
-  }
+  for (; t + 6 <= taps; t += 6) depthwise_taps(d, sums, x, dy, t, 6);
+  for (; t + 3 <= taps; t += 3) depthwise_taps(d, sums, x, dy, t, 3);
+  for (; t < taps; t++) depthwise_taps(d, sums, x, dy, t, 1);
 }
 
 /* dx of every phase: each element gathers dy times the taps that read it. */
 static void depthwise_input(const depthwise *d, float *dx, const float *dy, const float *w) {
   size_t taps = d->kh * d->kw, phases = d->at.stride[0] * d->at.stride[1];
-  size_t whole = (d->phase - VL) / VL * VL;
-  for (size_t phase = 0; phase < phases; phase++)
-    for (size_t i = 0; i < whole; i += 2 * VL) {
-      vf sum[2] = {{0}, {0}};
-      for (size_t t = 0; t < taps; t++) {
-        if (d->shift[t] - d->within[t] != phase * d->phase) continue;
-        const float *from = dy + i - d->within[t];
-        vf tap = splat(w[t]);
-        for (int j = 0; j < 2; j++) sum[j] += tap * load(from + j * VL);
+  for (size_t phase = 0; phase < phases; phase++) {
+    const float *from[MAX_TAPS];
+    float weight[MAX_TAPS];
+    size_t count = 0;
+    for (size_t t = 0; t < taps; t++)
+      if (d->shift[t] - d->within[t] == phase * d->phase)
+        from[count] = dy - d->within[t], weight[count++] = w[t];
+    for (size_t i = 0; i < d->phase - VL; i += 4 * VL) {
+      vf sum[4] = {{0}, {0}, {0}, {0}};
+      for (size_t t = 0; t < count; t++) {
+        vf tap = splat(weight[t]);
+        for (int j = 0; j < 4; j++) sum[j] += tap * load(from[t] + i + j * VL);
       }
-      for (int j = 0; j < 2; j++) store(dx + phase * d->phase + i + j * VL, sum[j]);
+      for (int j = 0; j < 4; j++) store(dx + phase * d->phase + i + j * VL, sum[j]);
     }
+  }
 }
 
 static void depthwise_backward(const depthwise *d, size_t channel, float *x) {

@@ -6,7 +6,14 @@
  *   dw (O, C) = sum over n of dy[n] (O, P) x[n]' (P, C)
  */
 
-enum { COLUMN_PANELS = 4, DOT_ROWS = 3, DOT_COLUMNS = 4, DOT_POSITIONS = 64, DOT_GROUPS = 4 };
+enum {
+  COLUMN_PANELS = 4,
+  FEW_COLUMNS = 8,
+  DOT_ROWS = 3,
+  DOT_COLUMNS = 4,
+  DOT_POSITIONS = 64,
+  DOT_GROUPS = 4
+};
 
 typedef struct pointwise {
   const float *from, *weights; /* (N, K, P); panels of MR rows, each (K, MR) */
@@ -69,33 +76,76 @@ static void put_tile(const pointwise *t, const vf sum[MR][NV], size_t row, size_
   }
 }
 
-static void pointwise_job(void *user, size_t job) {
+/* Tiles of one panel of rows with `count` panels of columns. */
+static inline void pointwise_row(const pointwise *t, const float *columns, size_t row, size_t first,
+                                 size_t count) {
+  for (size_t c = 0; c < count; c++) {
+    vf sum[MR][NV];
+    for (int i = 0; i < MR; i++)
+      for (int j = 0; j < NV; j++)
+        sum[i][j] = splat(t->bias && row + (size_t)i < t->m ? t->bias[row + (size_t)i] : 0);
+    multiply(sum, t->weights + row * t->k, columns + c * t->k * NR, t->k);
+    put_tile(t, sum, row, (first + c) * NR);
+  }
+}
+
+/* Many columns: a job packs some of them and multiplies all rows. */
+static void pointwise_columns_job(void *user, size_t job) {
   const pointwise *t = user;
-  float *panel = t->memory + job * t->k * NR * COLUMN_PANELS;
+  float *columns = t->memory + job * t->k * NR * COLUMN_PANELS;
   size_t total = panels(t->n * t->p, NR), end = part_start(job + 1, t->jobs, total);
   for (size_t first = part_start(job, t->jobs, total); first < end; first += COLUMN_PANELS) {
     size_t count = least(COLUMN_PANELS, end - first);
-    for (size_t c = 0; c < count; c++) pack_columns(panel + c * t->k * NR, t, (first + c) * NR);
-    for (size_t row = 0; row < t->m; row += MR)
-      for (size_t c = 0; c < count; c++) {
-        vf sum[MR][NV];
-        for (int i = 0; i < MR; i++)
-          for (int j = 0; j < NV; j++) sum[i][j] = splat(t->bias && row + i < t->m ? t->bias[row + i] : 0);
-        multiply(sum, t->weights + row * t->k, panel + c * t->k * NR, t->k);
-        put_tile(t, sum, row, (first + c) * NR);
-      }
+    for (size_t c = 0; c < count; c++) pack_columns(columns + c * t->k * NR, t, (first + c) * NR);
+    for (size_t row = 0; row < t->m; row += MR) pointwise_row(t, columns, row, first, count);
   }
+}
+
+/* Few columns: all are packed first, then a job multiplies some of the rows. */
+static void pack_columns_job(void *user, size_t panel) {
+  const pointwise *t = user;
+  pack_columns(t->memory + panel * t->k * NR, t, panel * NR);
+}
+
+static void pointwise_rows_job(void *user, size_t job) {
+  const pointwise *t = user;
+  size_t rows = panels(t->m, MR), total = panels(t->n * t->p, NR);
+  for (size_t row = part_start(job, t->jobs, rows); row < part_start(job + 1, t->jobs, rows); row++)
+    pointwise_row(t, t->memory, row * MR, 0, total);
+}
+
+typedef struct weight_panels {
+  float *to;
+  const float *from;
+  size_t m, k, line, step, jobs;
+} weight_panels;
+
+static void pack_weights_job(void *user, size_t job) {
+  const weight_panels *t = user;
+  size_t rows = panels(t->m, MR);
+  for (size_t row = part_start(job, t->jobs, rows); row < part_start(job + 1, t->jobs, rows); row++)
+    pack(t->to + row * MR * t->k, t->from + row * MR * t->line, least(MR, t->m - row * MR), t->k, t->line,
+         t->step, MR);
 }
 
 /* to = weights from (+ bias): `line` and `step` walk the (M, K) weights along m and k. */
 static void pointwise_run(et_context *context, pointwise *t, const float *w, size_t line, size_t step) {
-  float *packed = et_scratch(context, panels(t->m, MR) * MR * t->k * sizeof(float));
-  t->jobs = least(MAX_JOBS, panels(t->n * t->p, NR));
-  t->memory = et_scratch(context, t->jobs * t->k * NR * COLUMN_PANELS * sizeof(float));
+  size_t columns = panels(t->n * t->p, NR);
+  int few = columns <= FEW_COLUMNS;
+  weight_panels packed = {et_scratch(context, panels(t->m, MR) * MR * t->k * sizeof(float)),
+                          w,
+                          t->m,
+                          t->k,
+                          line,
+                          step,
+                          t->m * t->k < 16384 ? 1 : MAX_JOBS};
+  t->jobs = least(MAX_JOBS, few ? panels(t->m, MR) : columns);
+  t->memory = et_scratch(context, (few ? columns : t->jobs * COLUMN_PANELS) * t->k * NR * sizeof(float));
   if (et_failed(context)) return;
-  pack(packed, w, t->m, t->k, line, step, MR);
-  t->weights = packed;
-  et_parallel(context, pointwise_job, t->jobs, t);
+  et_parallel(context, pack_weights_job, packed.jobs, &packed);
+  t->weights = packed.to;
+  if (few) et_parallel(context, pack_columns_job, columns, t);
+  et_parallel(context, few ? pointwise_rows_job : pointwise_columns_job, t->jobs, t);
   if (t->bits && !in_tiles(t)) {
     clip c = {t->to, t->to, t->bits, t->rule, t->n * t->m, t->p, jobs_for(t->n * t->m * t->p)};
     et_parallel(context, t->gradient ? clip_gradient_job : clip_job, c.jobs, &c);

@@ -6,12 +6,13 @@
 #include <stdint.h>
 
 #if defined(__AVX512F__)
-enum { VB = 64 };
+#define VL_BYTES 64
 #elif defined(__AVX2__)
-enum { VB = 32 };
+#define VL_BYTES 32
 #else
-enum { VB = 16 };
+#define VL_BYTES 16
 #endif
+enum { VB = VL_BYTES };
 enum { VL = VB / 4 }; /* floats a vector */
 
 typedef float vf __attribute__((vector_size(VB)));
@@ -45,6 +46,22 @@ static inline float sum_of(vf v) {
 }
 
 /* The first `count` (< VL) numbers, zeros after them. */
+#if defined(__AVX512F__)
+static inline vf load_part(const float *p, size_t count) {
+  return __builtin_ia32_loadups512_mask(p, (vf){0}, (uint16_t)((1u << count) - 1));
+}
+static inline void store_part(float *p, vf v, size_t count) {
+  __builtin_ia32_storeups512_mask(p, v, (uint16_t)((1u << count) - 1));
+}
+#elif defined(__AVX2__)
+static inline vi first_lanes(size_t count) { return (vi){0, 1, 2, 3, 4, 5, 6, 7} < (vi){0} + (int32_t)count; }
+static inline vf load_part(const float *p, size_t count) {
+  return __builtin_ia32_maskloadps256((const vf *)p, first_lanes(count));
+}
+static inline void store_part(float *p, vf v, size_t count) {
+  __builtin_ia32_maskstoreps256((vf *)p, first_lanes(count), v);
+}
+#else
 static inline vf load_part(const float *p, size_t count) {
   vf v = {0};
   for (size_t i = 0; i < count; i++) v[i] = p[i];
@@ -53,6 +70,7 @@ static inline vf load_part(const float *p, size_t count) {
 static inline void store_part(float *p, vf v, size_t count) {
   for (size_t i = 0; i < count; i++) p[i] = v[i];
 }
+#endif
 
 static inline size_t least(size_t a, size_t b) { return a < b ? a : b; }
 static inline size_t most(size_t a, size_t b) { return a > b ? a : b; }
