@@ -81,6 +81,10 @@ class Arena:
         """Whether moment ``index`` has been asked for before."""
         return index in self._moments
 
+    def release_moments(self) -> None:
+        """Gives the moments' memory back; they are zeros when next asked for."""
+        self._moments.clear()
+
     def slot(self, name: str) -> slice:
         """The place of a parameter in each buffer; KeyError for a name not in the arena."""
         if name not in self._slots:

@@ -15,6 +15,7 @@ from edge_train.arena import Arena
 from edge_train.arena_memory import Floats
 from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
 from edge_train.errors import CheckpointError
+from edge_train.packed_moments import PackedMoment, PackedMoments, form_of
 
 GROUP = "group0"
 SCHEDULE = "edge_train.schedule"  # the private property that keeps the schedule
@@ -34,6 +35,33 @@ def bind_moments(group: OptimizerGroup, arena: Arena, count: int) -> None:
     A group without moments starts from zeros and keeps its step counter. Raises CheckpointError
     listing everything that does not fit the arena's parameters.
     """
+    check_fits(group, arena, count)
+    arena.memory.to_host()
+    for index in range(count):
+        _bind_moment(group, arena, index)
+
+
+def pack_moments(group: OptimizerGroup, arena: Arena) -> PackedMoments:
+    """Moves the group's two moments into codes of 8 bits; else as ``bind_moments``.
+
+    ValueError where the Arena's memory has kernels of its own, which know float32 only.
+    """
+    if arena.memory.name.startswith("opencl"):
+        raise ValueError(
+            f"moments='8bit' needs the moments in the process's memory; on the device "
+            f"'{arena.memory.name}' they are float32"
+        )
+    check_fits(group, arena, 2)
+    form = form_of(group)
+    if form is None or form.arena is not arena:
+        arena.memory.to_host()
+        form = PackedMoments(group, arena)
+        arena.release_moments()
+    return form
+
+
+def check_fits(group: OptimizerGroup, arena: Arena, count: int) -> None:
+    """CheckpointError listing all moments that do not fit the arena's parameters."""
     problems = list(_problems(group, arena, count))
     if problems:
         raise CheckpointError(
@@ -41,9 +69,6 @@ def bind_moments(group: OptimizerGroup, arena: Arena, count: int) -> None:
             f"optimizer: {'; '.join(problems)}. Use the artifacts it was saved with, or clear "
             "state.groups before making the Optimizer to start with fresh moments"
         )
-    arena.memory.to_host()
-    for index in range(count):
-        _bind_moment(group, arena, index)
 
 
 def _bind_moment(group: OptimizerGroup, arena: Arena, index: int) -> None:
@@ -54,7 +79,7 @@ def _bind_moment(group: OptimizerGroup, arena: Arena, index: int) -> None:
         view = arena.view(buffer, name)
         own = group.moments.setdefault(name, {})
         if kind in own:
-            view[...] = own[kind]
+            view[...] = np.asarray(own[kind])
         elif used:  # written only where needed: fresh zeros cost no memory
             view[...] = 0
         own[kind] = view
@@ -95,7 +120,7 @@ def reset_group(state: CheckpointState) -> None:
     group.step = 0
     for own in group.moments.values():
         for kind, moment in own.items():
-            if moment.flags.writeable:
+            if isinstance(moment, PackedMoment) or moment.flags.writeable:
                 moment[...] = 0
             else:  # as loaded, not yet moved into an arena
                 own[kind] = np.zeros_like(moment)

@@ -35,6 +35,7 @@ from edge_train.kernels import steps  # noqa: E402
 
 POINTER = types.CPointer(types.float32)
 BITS = types.CPointer(types.int32)
+CODES, BOUNDS = types.CPointer(types.uint8), types.CPointer(types.int64)
 COUNT, REAL = types.int64, types.float32
 
 
@@ -91,6 +92,18 @@ TARGETS = (
 SIGNATURES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "adamw_mode0": ((POINTER,) * 4 + (COUNT,) + (REAL,) * 9, types.void),
     "adamw_mode1": ((POINTER,) * 4 + (COUNT,) + (REAL,) * 7, types.void),
+    "adamw8": (
+        (POINTER,) * 2
+        + (CODES,) * 2
+        + (POINTER,) * 2
+        + (BOUNDS,)
+        + (POINTER,) * 2
+        + (BITS,)
+        + (COUNT,) * 3
+        + (REAL,) * 8
+        + (COUNT,),
+        types.void,
+    ),
     "sgd": ((POINTER,) * 2 + (COUNT, REAL), types.void),
     "momentum": ((POINTER,) * 3 + (COUNT,) + (REAL,) * 4, types.void),
     "lion": ((POINTER,) * 3 + (COUNT,) + (REAL,) * 6, types.void),
@@ -100,7 +113,7 @@ SIGNATURES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "all_finite": ((BITS, COUNT), types.boolean),
     "squares": ((POINTER, COUNT), types.float64),
 }
-_LLVM = {POINTER: "ptr", BITS: "ptr", COUNT: "i64", REAL: "float"}
+_LLVM = {POINTER: "ptr", BITS: "ptr", CODES: "ptr", BOUNDS: "ptr", COUNT: "i64", REAL: "float"}
 # the type Numba stores a result as, and how the wrapper widens it for C
 _RESULTS = {
     types.void: ("ptr", "void", ""),

@@ -35,7 +35,10 @@ TRAINABLE = "edge_train.trainable"  # the private property that keeps what a Mod
 
 @dataclass
 class OptimizerGroup:
-    """Optimizer state: ``moments[parameter]["momentum0"]`` are arrays of the parameter's shape."""
+    """Optimizer state: ``moments[parameter]["momentum0"]`` are arrays of the parameter's shape.
+
+    An Optimizer with moments of 8 bits puts objects there that become arrays by np.asarray.
+    """
 
     name: str
     step: int = 0

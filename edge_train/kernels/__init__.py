@@ -1,10 +1,12 @@
 """Training kernels over flat float32 buffers: one definition (reference.py), several backends."""
 
 from edge_train.kernels.contract import (
+    AdamW8Scalars,
     AdamWScalars,
     LionScalars,
     MomentumScalars,
     Steps,
+    adamw8_scalars,
     adamw_scalars,
     bias_correction,
     clip_factor,
@@ -12,13 +14,17 @@ from edge_train.kernels.contract import (
     momentum_scalars,
 )
 from edge_train.kernels.dispatch import CHOICES, select
+from edge_train.kernels.packed import Packed
 
 __all__ = [
     "CHOICES",
+    "AdamW8Scalars",
     "AdamWScalars",
     "LionScalars",
     "MomentumScalars",
+    "Packed",
     "Steps",
+    "adamw8_scalars",
     "adamw_scalars",
     "bias_correction",
     "clip_factor",

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from edge_train.kernels.contract import AdamWScalars, Floats, LionScalars, MomentumScalars, Steps
+from edge_train.kernels import reference
+from edge_train.kernels.contract import AdamWScalars, LionScalars, MomentumScalars, Steps
+from edge_train.kernels.packed import Floats
 
 BLOCK = 65536  # elements
 
@@ -174,6 +176,7 @@ def build() -> Steps:
     return Steps(
         "numpy",
         blocks.adamw,
+        reference.adamw8,
         blocks.sgd,
         blocks.momentum,
         blocks.lion,

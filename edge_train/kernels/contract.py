@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from edge_train.kernels.packed import Floats as Floats
+from edge_train.kernels.packed import Packed, seed
 
 _FLOAT = struct.Struct("f")
 
@@ -39,6 +39,24 @@ class AdamWScalars:
     decay = _scalar(6, "learning rate times weight decay")
     correction1 = _scalar(7, "1 - beta1^t")
     correction2 = _scalar(8, "1 - beta2^t")
+
+
+@dataclass(frozen=True, slots=True)
+class AdamW8Scalars:
+    """The scalars of an AdamW step on 8-bit moments: both modes in one form, as float32 values.
+
+    w = w - before w, then w = w - rate m / (s + eps), then w = w - after w.
+    """
+
+    beta1: float
+    rest1: float
+    beta2: float
+    rest2: float
+    eps: float
+    rate: float
+    before: float
+    after: float
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +85,17 @@ class LionScalars:
 class Steps:
     """One backend. Every array is flat, contiguous float32 and changed in place.
 
-    ``adamw(weights, gradients, moment0, moment1, scalars)``; ``sgd(weights, gradients, lr)``;
-    ``momentum`` and ``lion(weights, gradients, moment0, scalars)``; ``squares(gradients)`` is the
-    sum of squares in double; ``scale(gradients, factor)``; ``accumulate(buffer, value)`` adds;
-    ``flush(array, tiny)`` zeroes what is smaller than tiny; ``all_finite(array)`` is False if there
-    is a NaN or inf.
+    ``adamw(weights, gradients, moment0, moment1, scalars)``; ``adamw8(weights, gradients, moments,
+    at, scalars)``, where ``at`` is the part (whole blocks) of all moments; ``sgd(weights,
+    gradients, lr)``; ``momentum`` and ``lion(weights, gradients, moment0, scalars)``;
+    ``squares(gradients)`` is the sum of squares in double; ``scale(gradients, factor)``;
+    ``accumulate(buffer, value)`` adds; ``flush(array, tiny)`` zeroes what is smaller than tiny;
+    ``all_finite(array)`` is False if there is a NaN or inf.
     """
 
     name: str
     adamw: Callable[[Floats, Floats, Floats, Floats, AdamWScalars], None]
+    adamw8: Callable[[Floats, Floats, Packed, slice, AdamW8Scalars], None]
     sgd: Callable[[Floats, Floats, float], None]
     momentum: Callable[[Floats, Floats, Floats, MomentumScalars], None]
     lion: Callable[[Floats, Floats, Floats, LionScalars], None]
@@ -132,6 +152,18 @@ def adamw_scalars(
     decay = lr * round32(weight_decay)
     scalars = (beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps, rate, decay, correction1, correction2)
     return AdamWScalars(mode, np.array(scalars, np.float32))
+
+
+def adamw8_scalars(s: AdamWScalars, step: int) -> AdamW8Scalars:
+    """The scalars of step number ``step`` for 8-bit moments, from those of the plain form."""
+    beta1, rest1, beta2, rest2, eps, rate, decay, correction1, correction2 = s.packed.tolist()
+    before, after = (decay, 0.0) if s.mode == 0 else (0.0, decay)
+    if s.mode == 0:
+        # rate m / (c1 (sqrt(v / c2) + eps)) with the root of c2 multiplied out
+        root = round32(math.sqrt(correction2))
+        rate, eps = round32(rate * round32(root / correction1)), round32(eps * root)
+    means = (beta1, rest1, beta2, rest2)
+    return AdamW8Scalars(*means, eps, rate, before, after, seed(step))
 
 
 def momentum_scalars(

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 
 from edge_train.kernels import steps
-from edge_train.kernels.contract import AdamWScalars, Floats, LionScalars, MomentumScalars, Steps
+from edge_train.kernels.contract import (
+    AdamW8Scalars,
+    AdamWScalars,
+    LionScalars,
+    MomentumScalars,
+    Steps,
+)
+from edge_train.kernels.packed import BLOCK, TABLE, Floats, Packed
 
 
 def _compiler() -> Any:
@@ -60,6 +67,14 @@ def build() -> Steps:
     def adamw(p: Floats, g: Floats, m: Floats, v: Floats, s: AdamWScalars) -> None:
         kernels.adamw(p, g, m, v, s.mode, s.packed)
 
+    def adamw8(p: Floats, g: Floats, q: Packed, at: slice, s: AdamW8Scalars) -> None:
+        numbers = (s.beta1, s.rest1, s.beta2, s.rest2, s.eps, s.rate, s.before, s.after)
+        arrays = (p, g, q.ratio, q.root, q.ratio_max, q.root_max, q.bounds)
+        ratios, roots = np.empty((2, BLOCK), np.float32)
+        kernels.adamw8(
+            *arrays, ratios, roots, TABLE, at.start, *q.blocks(at), *_narrow(*numbers), s.seed
+        )
+
     def sgd(weights: Floats, gradients: Floats, lr: float) -> None:
         kernels.sgd(weights, gradients, weights.size, np.float32(lr))
 
@@ -85,4 +100,6 @@ def build() -> Steps:
     def all_finite(array: Floats) -> bool:
         return bool(kernels.all_finite(array.view(np.int32), array.size))
 
-    return Steps("numba", adamw, sgd, momentum, lion, squares, scale, accumulate, flush, all_finite)
+    return Steps(
+        "numba", adamw, adamw8, sgd, momentum, lion, squares, scale, accumulate, flush, all_finite
+    )

@@ -17,15 +17,19 @@ from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edge_train.errors import NativeError
 from edge_train.kernels.contract import (
+    AdamW8Scalars,
     AdamWScalars,
-    Floats,
     LionScalars,
     MomentumScalars,
     Steps,
     round32,
 )
+from edge_train.kernels.packed import BLOCK, TABLE, Floats, Packed
 
 FOLDER = Path(__file__).parents[1] / "native"
 CPUINFO = Path("/proc/cpuinfo")
@@ -35,6 +39,7 @@ _AVX2_FLAGS = {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"}
 _ARGUMENTS = {
     "adamw_mode0": "ppppn" + "f" * 9,
     "adamw_mode1": "ppppn" + "f" * 7,
+    "adamw8": "p" * 10 + "nnn" + "f" * 8 + "n",
     "sgd": "ppnf",
     "momentum": "pppn" + "f" * 4,
     "lion": "pppn" + "f" * 6,
@@ -165,7 +170,7 @@ def build() -> Steps:
 
 def steps_of(kernels: Any, name: str) -> Steps:
     """The Steps record over loaded kernels."""
-    at: Callable[[Floats], Any] = kernels.pointer
+    at: Callable[[NDArray[Any]], Any] = kernels.pointer
 
     def adamw(p: Floats, g: Floats, m: Floats, v: Floats, s: AdamWScalars) -> None:
         numbers = s.packed.tolist()
@@ -173,6 +178,13 @@ def steps_of(kernels: Any, name: str) -> Steps:
             kernels.adamw_mode0(at(p), at(g), at(m), at(v), p.size, *numbers)
         else:
             kernels.adamw_mode1(at(p), at(g), at(m), at(v), p.size, *numbers[:7])
+
+    def adamw8(p: Floats, g: Floats, q: Packed, part: slice, s: AdamW8Scalars) -> None:
+        numbers = (s.beta1, s.rest1, s.beta2, s.rest2, s.eps, s.rate, s.before, s.after)
+        arrays = (p, g, q.ratio, q.root, q.ratio_max, q.root_max, q.bounds)
+        scratch = np.empty((2, BLOCK), np.float32)
+        places = [at(array) for array in (*arrays, scratch[0], scratch[1], TABLE)]
+        kernels.adamw8(*places, part.start, *q.blocks(part), *numbers, s.seed)
 
     def sgd(weights: Floats, gradients: Floats, lr: float) -> None:
         kernels.sgd(at(weights), at(gradients), weights.size, round32(lr))
@@ -199,4 +211,6 @@ def steps_of(kernels: Any, name: str) -> Steps:
     def all_finite(array: Floats) -> bool:
         return bool(kernels.all_finite(at(array), array.size))
 
-    return Steps(name, adamw, sgd, momentum, lion, squares, scale, accumulate, flush, all_finite)
+    return Steps(
+        name, adamw, adamw8, sgd, momentum, lion, squares, scale, accumulate, flush, all_finite
+    )

@@ -19,6 +19,7 @@ T = TypeVar("T")
 PIECE = 1 << 17  # elements: 512 KB of each array, and some 100 us of work
 
 
+@lru_cache(maxsize=64)
 def pieces(size: int) -> tuple[slice, ...]:
     """A buffer of ``size`` elements in pieces of PIECE; at least one."""
     starts = range(0, size, PIECE) if size else (0,)

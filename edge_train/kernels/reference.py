@@ -8,12 +8,13 @@ from __future__ import annotations
 import numpy as np
 
 from edge_train.kernels.contract import (
+    AdamW8Scalars,
     AdamWScalars,
-    Floats,
     LionScalars,
     MomentumScalars,
     Steps,
 )
+from edge_train.kernels.packed import ROOT_REST, STRIDE, TINY, Floats, Packed
 
 # NaN and overflow are answered by all_finite and the caller, not by NumPy's warnings.
 _quiet = np.errstate(all="ignore")
@@ -40,6 +41,30 @@ def adamw(
         weights[...] = weights - s.rate * moment0 / (np.sqrt(moment1) + s.eps)
     if s.mode == 1 and s.decay:
         weights[...] = weights - s.decay * weights
+
+
+@_quiet
+def adamw8(
+    weights: Floats, gradients: Floats, moments: Packed, at: slice, s: AdamW8Scalars
+) -> None:
+    """AdamW as above on moments of 8 bits (packed.py), rounded up or down by dice.
+
+    r = m / (sqrt(v) + TINY) and sqrt(v) are what is stored.
+    """
+    tiny = np.float32(TINY)
+    ratio, root = moments._decode(at)
+    g, w = gradients, weights
+    m = s.beta1 * (ratio * (root + tiny)) + s.rest1 * g
+    root = np.sqrt(s.beta2 * (root * root) + s.rest2 * g * g)
+    quotient = m / ((root + s.eps) * (root + tiny))
+    w = w - s.before * w
+    w = w - s.rate * (quotient * (root + tiny))
+    weights[...] = w - s.after * w
+    ratio = quotient * (root + s.eps)
+    index = np.arange(at.start, at.stop, dtype=np.uint32)
+    dice = (index * np.uint32(STRIDE) + np.uint32(s.seed)).view(np.int32)
+    up = (dice >> 16).astype(np.float32) * np.float32(2.0**-16)
+    moments.store(at, ratio, ratio, root, up, dice & ROOT_REST)
 
 
 @_quiet
@@ -96,5 +121,5 @@ def flush(array: Floats, tiny: float) -> None:
 
 
 STEPS = Steps(
-    "reference", adamw, sgd, momentum, lion, squares, scale, accumulate, flush, all_finite
+    "reference", adamw, adamw8, sgd, momentum, lion, squares, scale, accumulate, flush, all_finite
 )
