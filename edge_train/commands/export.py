@@ -17,6 +17,8 @@ examples:
 
 exit codes: 0 written, 2 files that do not fit, or no place to write
 """
+#: how generate_artifacts names what it adds to a model
+_OF_THE_LOSS = "onnx::"
 
 
 def add_parser(commands: Any) -> None:
@@ -49,6 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from edge_train.export import write_inference_model
     from edge_train.graph import onnx_codec
     from edge_train.graph.passes import evaluation_form
+    from edge_train.graph.roles import accumulators
 
     checkpoint = _checkpoint(arguments.source)
     eval_model = arguments.eval or checkpoint.with_name("eval_model.onnx")
@@ -58,6 +61,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if state.is_nominal:
         raise NominalStateError(f"'{checkpoint}' is nominal: it has no weights to export")
     model = evaluation_form(onnx_codec.load(eval_model))
+    if accumulators(model.graph):
+        raise ValueError(f"'{eval_model}' makes gradients: give eval_model.onnx as --eval")
     names = {name for name, _ in state.parameters}
     outputs = arguments.output or _default_outputs(model, names)
     out = arguments.out or checkpoint.with_name("inference.onnx")
@@ -89,4 +94,15 @@ def _default_outputs(model: Any, parameters: set[str]) -> list[str]:
             f"nothing in the eval model says what the prediction is; name it with --output; the "
             f"last tensors are {', '.join(last)}"
         )
-    return [found.prediction]
+    return [_before_the_loss(model, found.prediction)]
+
+
+def _before_the_loss(model: Any, name: str) -> str:
+    """The model's own tensor: a loss may begin with a Sigmoid or a Log (names onnx::...)."""
+    producers = model.graph.producers()
+    while name.startswith(_OF_THE_LOSS) and name in producers:
+        made = [n for n in producers[name].inputs if n in producers]
+        if len(made) != 1:
+            break
+        name = made[0]
+    return name

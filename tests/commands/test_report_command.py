@@ -1,0 +1,101 @@
+"""``edge-train report`` and ``edge-train doctor``: words, files, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edge_train import cli, doctor
+from edge_train.doctor import Check, Outcome
+from edge_train.progress import Progress, StepRecord
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    folder = tmp_path / "digits"
+    progress = Progress(folder / "metrics.jsonl", quiet=True)
+    progress.start(3)
+    for step in range(1, 4):
+        progress.step(StepRecord(step, 1, 1 / step, 0.1, 32, 0.1, 1 << 20, 50.0))
+    progress.close({"reason": "completed"})
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    code = cli.main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_page_is_written(
+    capsys: pytest.CaptureFixture[str], finished: Path, tmp_path: Path
+) -> None:
+    assert run(capsys, "report", finished) == (0, f"{finished / 'report.html'}\n", "")
+    text = (finished / "report.html").read_text()
+    assert "<h1>digits</h1>" in text
+    out = tmp_path / "deep" / "page.html"
+    assert run(capsys, "report", finished / "metrics.jsonl", "--out", out)[0] == 0
+    assert "<h1>digits</h1>" in out.read_text()
+
+
+def test_the_summary_in_the_terminal(capsys: pytest.CaptureFixture[str], finished: Path) -> None:
+    code, out, err = run(capsys, "report", finished, "--text")
+    assert (code, err) == (0, "")
+    assert "state  completed\n" in out
+    assert "steps  3 of 3\n" in out
+    assert not (finished / "report.html").exists()
+
+
+def test_mistakes_are_one_line(
+    capsys: pytest.CaptureFixture[str], finished: Path, tmp_path: Path
+) -> None:
+    for words in ((tmp_path,), (tmp_path / "none",), (finished, "--out", finished)):
+        code, out, err = run(capsys, "report", *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith("edge-train: ")
+
+
+def test_the_doctor_here(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "doctor")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "machine"
+    assert out.endswith("\nPASS: training works here\n")
+
+
+def test_a_failed_check_is_told_by_the_exit_code(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    code, out, _ = run(capsys, "doctor", "--json", "--folder", tmp_path / "file" / "runs")
+    told = json.loads(out)
+    assert (code, told["passed"]) == (1, False)
+    failed = [check for check in told["checks"] if check["outcome"] == "FAIL"]
+    assert [check["group"] for check in failed] == ["places"]
+    assert failed[0]["remedy"]
+
+
+def test_remedies_are_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [("packages", Check("numpy", Outcome.FAIL, "missing", "pip install numpy"))]
+    monkeypatch.setattr(doctor, "examine", lambda host: iter(found))
+    code, out, _ = run(capsys, "doctor")
+    assert code == 1
+    assert out.splitlines() == [
+        "packages",
+        "  FAIL  numpy: missing",
+        "        -> pip install numpy",
+        "",
+        "FAIL: training does not work here",
+    ]
+
+
+@pytest.mark.parametrize("command", ["report", "doctor"])
+def test_help_has_examples_and_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    out = capsys.readouterr().out
+    assert f"examples:\n  edge-train {command}" in out
+    assert "exit codes: 0" in out
