@@ -27,12 +27,10 @@ from edge_train.errors import ArtifactError
 from edge_train.graph import external_data, graft, ir, onnx_codec
 from edge_train.graph.skeleton import skeleton
 
-#: from here on a tensor's data stays where it is
-_LARGE = 64 * 1024
+#: from here on a tensor's data stays where it is; shapes and axes, which passes read, are smaller
+_LARGE = 1024
 #: data in a second file begins at multiples of this, so that it can be mapped
 _PAGE = 4096
-#: smaller tensors stay in the model: shapes and axes are needed at load
-_SMALL = 1024
 #: bytes of tensors: protobuf ends at 2 GiB, the graph itself has the last of them
 LARGEST = 2**31 - 2**24
 
@@ -126,7 +124,7 @@ def _places(data: Sequence[Data]) -> dict[int, int]:
     places = {}
     end = 0
     for index, item in enumerate(data):
-        if item.nbytes >= _SMALL:
+        if item.nbytes >= _LARGE:
             places[index] = end + -end % _PAGE
             end = places[index] + item.nbytes
     return places

@@ -86,7 +86,7 @@ def test_u063_an_export_too_large_for_an_onnx_file_has_a_data_file(
     output = module.eval().output_names()
     module.export_model_for_inferencing(tmp_path / "inline" / "x.onnx", output)
     monkeypatch.setattr(model_file, "LARGEST", 100)
-    monkeypatch.setattr(model_file, "_SMALL", 64)
+    monkeypatch.setattr(model_file, "_LARGE", 64)
     module.export_model_for_inferencing(tmp_path / "x.onnx", output)
     assert (tmp_path / "x.onnx.data").stat().st_size > 0
     results = []

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.states import save_arrays, trained, values
+from support.states import ALL_CASES, save_arrays, trained, values
 from support.training import module_of
-from support.zoo import SEIZURE, ZOO, ZOO_MODELS
+from support.zoo import ZOO, Artifacts
 
 from edge_train.api import CheckpointState
 from edge_train.convert.average import average
@@ -66,9 +66,8 @@ def test_u055_statistics_are_kept_where_that_is_asked(tmp_path: Path) -> None:
     assert not np.array_equal(mean["c1"], values(one)["c1"])
 
 
-@pytest.mark.parametrize("name", [*ZOO_MODELS, "seizure"])
-def test_of_equal_checkpoints_it_is_that_one(name: str, tmp_path: Path) -> None:
-    case = SEIZURE if name == "seizure" else ZOO[name]
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_of_equal_checkpoints_it_is_that_one(case: Artifacts, tmp_path: Path) -> None:
     average([case.checkpoint] * 3, tmp_path / "mean", weights=[1, 2, 0.7])
     assert compare(case.checkpoint, tmp_path / "mean").equal
 

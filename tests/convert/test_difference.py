@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.states import rich, save, save_arrays, trained
-from support.zoo import SEIZURE, ZOO, ZOO_MODELS
+from support.states import ALL_CASES, rich, save, save_arrays, trained
+from support.zoo import ZOO, Artifacts
 
 from edge_train.convert.difference import Comparison, compare
 from edge_train.errors import CheckpointCorrupt
@@ -17,9 +17,9 @@ from edge_train.errors import CheckpointCorrupt
 MLP = ZOO["mlp_MSELoss"]
 
 
-@pytest.mark.parametrize("name", [*ZOO_MODELS, "seizure"])
-def test_a_checkpoint_equals_itself(name: str) -> None:
-    path = (SEIZURE if name == "seizure" else ZOO[name]).checkpoint
+@pytest.mark.parametrize("case", ALL_CASES)
+def test_a_checkpoint_equals_itself(case: Artifacts) -> None:
+    path = case.checkpoint
     assert compare(path, path.read_bytes()) == Comparison((), (), (), ())
 
 

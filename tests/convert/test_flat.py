@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.snapshot import differences, snapshot
-from support.states import save_arrays, trained, values
+from support.states import ALL_CASES, save_arrays, trained, values
 from support.training import module_of
-from support.zoo import SEIZURE, ZOO, ZOO_MODELS, Artifacts
+from support.zoo import ZOO, Artifacts
 
 from edge_train.api import CheckpointState, Module, Optimizer
 from edge_train.convert.difference import compare
@@ -22,12 +22,11 @@ MLP = ZOO["mlp_CrossEntropyLoss"]
 BN = ZOO["conv_bn_maxpool_gap"]
 
 
-@pytest.mark.parametrize("name", [*ZOO_MODELS, "seizure"])
+@pytest.mark.parametrize("case", ALL_CASES)
 def test_u049_the_buffer_is_the_modules_and_fills_a_nominal_checkpoint(
-    name: str, tmp_path: Path
+    case: Artifacts, tmp_path: Path
 ) -> None:
     """U049, U052: the bytes of get_contiguous_parameters; filled: equal to the full checkpoint."""
-    case: Artifacts = SEIZURE if name == "seizure" else ZOO[name]
     module = module_of(case)
     for only in (False, True):
         to_flat(case.checkpoint, tmp_path / "buffer", case.training_model, only)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.states import ALL_TYPES, rich, save, save_arrays, trained, values
+from support.states import ALL_CASES, ALL_TYPES, rich, save, save_arrays, trained, values
 from support.zoo import SEIZURE, ZOO, Artifacts
 
 from edge_train.checkpoint.state import CheckpointState
@@ -17,11 +17,10 @@ from edge_train.convert.difference import compare
 from edge_train.convert.npz import from_npz, to_npz
 from edge_train.errors import CheckpointCorrupt, CheckpointError, EdgeTrainError, NominalStateError
 
-CASES: list[Artifacts] = [*ZOO.values(), SEIZURE]
 MLP = ZOO["mlp_MSELoss"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ALL_CASES)
 def test_there_and_back_gives_the_same_bytes(case: Artifacts, tmp_path: Path) -> None:
     to_npz(case.checkpoint, tmp_path / "x.npz")
     from_npz(tmp_path / "x.npz", tmp_path / "back")

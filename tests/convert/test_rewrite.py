@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.craft import RawCheckpoint, RawGroup, RawState, RawTensor
-from support.states import rich, save, save_arrays, trained, values
-from support.zoo import GOLDEN, SEIZURE, ZOO, Artifacts
+from support.states import ALL_CASES, rich, save, save_arrays, trained, values
+from support.zoo import GOLDEN, ZOO, Artifacts
 
 from edge_train.checkpoint import files
 from edge_train.checkpoint.format import DATA_IDENTITY
@@ -23,11 +23,10 @@ from edge_train.convert.rewrite import rename, rewrite
 from edge_train.convert.safetensors import to_safetensors
 from edge_train.errors import CheckpointCorrupt, CheckpointError
 
-CASES: list[Artifacts] = [*ZOO.values(), SEIZURE]
 MLP = ZOO["mlp_MSELoss"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ALL_CASES)
 def test_inline_and_external_and_back(case: Artifacts, tmp_path: Path) -> None:
     move_data(case.checkpoint, tmp_path / "out", external_data=True)
     assert (tmp_path / "out.data").stat().st_size > (tmp_path / "out").stat().st_size // 20

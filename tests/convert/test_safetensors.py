@@ -11,18 +11,17 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
-from support.states import rich, save, save_arrays, trained, values
+from support.states import ALL_CASES, rich, save, save_arrays, trained, values
 from support.zoo import SEIZURE, ZOO, Artifacts
 
 from edge_train.checkpoint.state import CheckpointState
 from edge_train.convert.safetensors import from_safetensors, to_safetensors
 from edge_train.errors import CheckpointCorrupt, CheckpointError, NominalStateError
 
-CASES: list[Artifacts] = [*ZOO.values(), SEIZURE]
 MLP = ZOO["mlp_MSELoss"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ALL_CASES)
 def test_there_and_back_gives_the_same_bytes(case: Artifacts, tmp_path: Path) -> None:
     to_safetensors(case.checkpoint, tmp_path / "x.safetensors")
     from_safetensors(tmp_path / "x.safetensors", tmp_path / "back")

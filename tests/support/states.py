@@ -7,14 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from support.training import session_of
-from support.zoo import Artifacts
+from support.zoo import SEIZURE, ZOO, Artifacts
 
 from edge_train import dtypes
 from edge_train.checkpoint import files
 from edge_train.checkpoint.format import Checkpoint, Group
 from edge_train.checkpoint.state import CheckpointState
 from edge_train.checkpoint.tensor import Tensor
+
+_SMOKE = ("conv_bn_maxpool_gap", "frozen_backbone_only_head", "mlp_MSELoss", "seizure")
+
+
+def _param(case: Artifacts) -> Any:
+    return pytest.param(case, id=case.name, marks=() if case.name in _SMOKE else pytest.mark.slow)
+
+
+#: for parametrize: the whole zoo, of which all but a few are slow
+ZOO_CASES = tuple(map(_param, ZOO.values()))
+ALL_CASES = (*ZOO_CASES, _param(SEIZURE))
 
 #: every type that NumPy has and a checkpoint holds
 ALL_TYPES = ("f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")
