@@ -223,7 +223,7 @@ int et_input(et_context *context, size_t index, et_tensor *tensor) {
   fine(context, ORT(api, GetDimensionsCount)(info, &rank));
   if (rank > ET_MAX_RANK) et_fail(context, "a tensor has more than 8 axes");
   if (!context->status) fine(context, ORT(api, GetDimensions)(info, dim, rank));
-  if (!context->status) fine(context, ORT(api, GetTensorElementType)(info, &tensor->type));
+  if (!context->status) fine(context, ORT(api, GetTensorElementType)(info, (unsigned *)&tensor->type));
   ORT(api, ReleaseTensorTypeAndShapeInfo)(info);
   tensor->rank = (int)rank;
   return !context->status && sizes(context, tensor, dim) &&

@@ -40,12 +40,12 @@ enum { ORT_MEM_DEFAULT = 0, ORT_ARENA_ALLOCATOR = 1 };
 
 /* X(name, slot, result, arguments) */
 #define ORT_FUNCTIONS(X)                                                                                  \
-  X(CreateStatus, 0, OrtStatus *, (int code, const char *text))                                           \
+  X(CreateStatus, 0, OrtStatus *, (unsigned code, const char *text))                                      \
   X(CreateCustomOpDomain, 26, OrtStatus *, (const char *domain, OrtCustomOpDomain **out))                 \
   X(CustomOpDomain_Add, 27, OrtStatus *, (OrtCustomOpDomain * domain, const OrtCustomOp *op))             \
   X(AddCustomOpDomain, 28, OrtStatus *, (OrtSessionOptions * options, OrtCustomOpDomain * domain))        \
   X(GetTensorMutableData, 51, OrtStatus *, (OrtValue * value, void **out))                                \
-  X(GetTensorElementType, 60, OrtStatus *, (const OrtTensorTypeAndShapeInfo *info, int *out))             \
+  X(GetTensorElementType, 60, OrtStatus *, (const OrtTensorTypeAndShapeInfo *info, unsigned *out))        \
   X(GetDimensionsCount, 61, OrtStatus *, (const OrtTensorTypeAndShapeInfo *info, size_t *out))            \
   X(GetDimensions, 62, OrtStatus *, (const OrtTensorTypeAndShapeInfo *info, int64_t *dims, size_t count)) \
   X(GetTensorTypeAndShape, 65, OrtStatus *, (const OrtValue *value, OrtTensorTypeAndShapeInfo **out))     \
