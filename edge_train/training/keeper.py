@@ -76,6 +76,9 @@ class Keeper:
             self._schedule.restore(found.schedule)
         restore_random_state(found.rng)
         self.saved, self._kept = path, run
+        if not run.finished:
+            text = f"from step {run.step}, epoch {run.epoch + 1}"
+            self._tell("resumed", step=run.step, text=text)
         return run
 
     def _continued(self, found: RunState, fresh: RunState) -> RunState:
