@@ -69,6 +69,10 @@ INLINE vf tanh_slope(vf dy, vf y, float alpha) {
   (void)alpha;
   return dy * (1.0f - y * y);
 }
+INLINE vf relu_slope(vf dy, vf y, float alpha) {
+  (void)alpha;
+  return (vf)((vi)dy & (y > 0.0f));
+}
 INLINE vf leaky_relu_slope(vf dy, vf y, float alpha) {
   return dy * choose(y > 0.0f, splat(1.0f), splat(alpha));
 }
@@ -147,4 +151,5 @@ GRADIENT(fast_gelu_grad, fast_gelu_slope)
 GRADIENT(quick_gelu_grad, quick_gelu_slope)
 GRADIENT(sigmoid_grad, sigmoid_slope)
 GRADIENT(tanh_grad, tanh_slope)
+GRADIENT(relu_grad, relu_slope)
 GRADIENT(leaky_relu_grad, leaky_relu_slope)

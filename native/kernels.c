@@ -16,6 +16,7 @@
 #include "softmax.c"
 #include "layer_norm.c"
 #include "cross_entropy.c"
+#include "gather.c"
 
 static const et_op ops[] = {
     {"Release", "f+", "f", sizeof(release_state), et_release_create, et_release_compute, 0},
@@ -35,10 +36,12 @@ static const et_op ops[] = {
     {"QuickGeluGrad", "ffF", "f", sizeof(curve), curve_create, quick_gelu_grad_compute, 1},
     {"SigmoidGrad", "ff", "f", sizeof(curve), curve_create, sigmoid_grad_compute, 1},
     {"TanhGrad", "ff", "f", sizeof(curve), curve_create, tanh_grad_compute, 1},
+    {"ReluGrad", "ff", "f", sizeof(curve), curve_create, relu_grad_compute, 1},
     {"LeakyReluGrad", "ff", "f", sizeof(curve), curve_create, leaky_relu_grad_compute, 1},
     {"SoftmaxGrad", "ff", "f", sizeof(axes), axes_create, softmax_compute, 1},
     {"LogSoftmaxGrad", "ff", "f", sizeof(axes), axes_create, log_softmax_compute, 1},
     {"LayerNormalizationGrad", "fffff", "FFF", 0, 0, layer_norm_grad, 1},
+    {"GatherGrad", "i*f", "f", sizeof(gather_axis), gather_create, gather_gradient, 0},
     {"CrossEntropy", "f*F", "fF", sizeof(loss_form), loss_create, entropy_compute, 0},
     {"CrossEntropyGrad", "ff*F", "f", sizeof(loss_form), loss_create, entropy_gradient, 0},
     {"CrossEntropyWithGrad", "ff*F", "ff", sizeof(loss_form), loss_create, entropy_both, 0},

@@ -120,10 +120,15 @@ def session(model: ir.Model) -> onnxruntime.InferenceSession:
     return make_session(model, "row", options)
 
 
+def _is_stock(node: ir.Node) -> bool:
+    """An op of onnxruntime's own that is no standard one."""
+    return (node.domain, node.op_type) == (ir.MICROSOFT, "FusedMatMul")
+
+
 def run_lowered(row: Row, dynamic: bool = False, fused: bool = False) -> dict[str, Array]:
     """What stock onnxruntime computes for the row after lowering."""
     lowered = lower(model_of(row, dynamic), fused)
-    domains = {item.domain for item in lowered.model.graph.nodes}
+    domains = {item.domain for item in lowered.model.graph.nodes if not (fused and _is_stock(item))}
     assert domains <= ({"", ir.NATIVE} if fused else {""}), f"not portable: {domains}"
     results = session(lowered.model).run(list(lowered.results), dict(row.feeds))
     return dict(zip(lowered.results, results, strict=True))

@@ -4,11 +4,21 @@ from edge_train.graph.lowering.fused import (
     activations,
     batch_norm,
     convolution,
+    indexing,
     losses,
     normalization,
+    products,
 )
 
 __all__ = ["FAMILIES"]
 
 # importing a family registers its rules
-FAMILIES = (activations, batch_norm, convolution, losses, normalization)
+FAMILIES = (
+    activations,
+    batch_norm,
+    convolution,
+    indexing,
+    losses,
+    normalization,
+    products,
+)

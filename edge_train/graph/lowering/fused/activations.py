@@ -54,7 +54,7 @@ def _curve(
     return b.native(_KERNELS[node.op_type], *inputs, like=(x,), **attributes)
 
 
-@fuses("SigmoidGrad", "TanhGrad", "LeakyReluGrad")
+@fuses("ReluGrad", "SigmoidGrad", "TanhGrad", "LeakyReluGrad")
 def slope_of_output(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
     dy, y = node.inputs
     if not _is_float(b, y):
