@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 WIDTH, HEIGHT = 400, 230
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 12, 12, 34
 _MOST_POINTS = 500
 
 Point = tuple[float, float]
@@ -45,7 +45,7 @@ def draw(chart: Chart) -> str:
     xs = [x for series in shown for x, _ in series.points]
     ys = [y for series in shown for _, y in series.points if math.isfinite(y)]
     if not ys:
-        return f'<p class="none">{escape(chart.title)}: nothing was measured</p>'
+        return '<p class="none">nothing was measured</p>'
     logarithmic = min(ys) > 0 and max(ys) > 50 * min(ys) and not chart.from_zero
     across = Axis.over(xs, _LEFT, WIDTH - _RIGHT, tight=True)
     up = Axis.over([0.0, *ys] if chart.from_zero else ys, HEIGHT - _BOTTOM, _TOP, logarithmic)
@@ -119,9 +119,10 @@ def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
 
 
 def number(value: float) -> str:
-    """A short number: 1,200 is "1200", 12,000 "12k"."""
-    if abs(value) >= 1e10:
-        return f"{value:.1e}"
+    """A short number: 1,200 is "1200", 12,000 "12k", 0.0001 "1e-4"."""
+    if abs(value) >= 1e10 or 0 < abs(value) < 1e-3:
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if unit == 'k' else size):.4g}{unit}"

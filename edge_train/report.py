@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from html import escape
 from typing import Any
@@ -15,7 +15,12 @@ from edge_train.run_history import Event, History, Sample
 
 _MOST_EVENTS = 100
 _MOST_METRICS = 6
-_SMOOTH = 0.9
+_SMOOTH = 0.02
+
+_TOLD_ELSEWHERE = frozenset(
+    ("reason", "step", "steps", "stop", "seconds", "at", "loss", "epoch", "peak_memory", "paused")
+)
+_WORDS = {"detail": "because", "saved": "saved as", "resumed_from": "resumed at step"}
 
 _STYLE = """
 :root{--ink:#1c2026;--dim:#666e7a;--line:#dfe3e8;--paper:#fff;--card:#f7f8fa;--a:#1764c0;--b:#c2410c}
@@ -83,15 +88,35 @@ def summary(history: History) -> list[tuple[str, str]]:
     paused: Counter[str] = Counter()
     for start, end, reason in history.pauses():
         paused[reason] += int(end - start + 0.5)
-    rows += [(f"paused: {reason}", duration(seconds)) for reason, seconds in paused.items()]
+    told = (history.end or {}).get("paused")
+    for reason, seconds in (told if isinstance(told, Mapping) else {}).items():
+        if reason not in paused and isinstance(seconds, (int, float)):
+            paused[reason] = int(seconds + 0.5)  # the duty cycle has no events
+    rows += [(f"paused: {r.replace('_', ' ')}", duration(s)) for r, s in paused.items()]
     if history.attempts > 1:
         killed = f", {history.killed} of them killed" if history.killed else ""
         rows.append(("started", f"{history.attempts} times{killed}"))
     if history.broken:
         rows.append(("unreadable lines", str(history.broken)))
-    shown = ("reason", "step", "steps", "stop", "seconds", "event", "at")
-    rows += [(k, _text(v)) for k, v in (history.end or {}).items() if k not in shown]
-    return rows
+    return rows + list(_ending(history.end or {}))
+
+
+def _ending(end: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a Result tells beyond the curves, and what anyone else closed the run with."""
+    for key, value in end.items():
+        if key in _TOLD_ELSEWHERE or value in (None, "", 0, {}, []):
+            continue
+        if key == "best" and isinstance(value, Mapping) and "metric" in value:
+            words = f"{_text(value.get('value'))} at step {_text(value.get('step'))}"
+            yield f"best {value['metric']}", words
+        elif key == "bytes_written" and isinstance(value, (int, float)):
+            yield "states written", _megabytes(float(value))
+        elif key == "throttled" and isinstance(value, (int, float)):
+            yield "throttled for", duration(float(value))
+        elif key == "metrics" and isinstance(value, Mapping):
+            yield from ((f"last {name}", _text(number)) for name, number in value.items())
+        else:
+            yield _WORDS.get(key, key.replace("_", " ")), _text(value)
 
 
 def charts(history: History) -> list[Chart]:
@@ -113,7 +138,7 @@ def charts(history: History) -> list[Chart]:
     return [
         Chart("Loss", loss, "step"),
         *(Chart(_title(key), [Series(key, metrics[key], "b")], "step") for key in others),
-        Chart("Learning rate", rate, "step"),
+        Chart("Learning rate", rate, "step", from_zero=True),
         over_time("Rows per second", lambda s: s.rows_per_second, from_zero=True),
         over_time("Memory in MB", lambda s: s.rss / 2**20, from_zero=True),
         over_time("Temperature in °C", lambda s: s.temperature),
@@ -121,13 +146,15 @@ def charts(history: History) -> list[Chart]:
 
 
 def smoothed(samples: Sequence[Sample]) -> list[Point]:
-    """The running mean of the losses, the first ones not pulled to zero."""
+    """The running mean of the losses over 2 % of the steps, the first ones not pulled to zero."""
     points: list[Point] = []
     total = weight = 0.0
+    reach = max(_SMOOTH * sum(sample.steps for sample in samples), 5.0)
     for sample in samples:
         if math.isfinite(sample.loss):
-            total = _SMOOTH * total + (1 - _SMOOTH) * sample.loss
-            weight = _SMOOTH * weight + (1 - _SMOOTH)
+            kept = math.exp(-max(sample.steps, 1) / reach)
+            total = kept * total + (1 - kept) * sample.loss
+            weight = kept * weight + (1 - kept)
         points.append((float(sample.step), total / weight if weight else math.nan))
     return points
 
@@ -221,11 +248,19 @@ def _table(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _events(events: Sequence[Event]) -> str:
-    left_out = len(events) - _MOST_EVENTS
+    told = [event for event in events if not event.name.startswith("eval")]  # they have charts
+    left_out = len(told) - _MOST_EVENTS
     rows = [(f"the first {left_out}", "are not shown")] if left_out > 0 else []
-    for event in events[-_MOST_EVENTS:]:
-        fields = {k: v for k, v in event.fields.items() if k not in ("at", "step", "text")}
-        words = [event.name.replace("_", " "), _text(fields) if fields else ""]
-        words.append(_text(event.fields.get("text", "")))
-        rows.append((f"{duration(event.t)}, step {event.step}", ": ".join(filter(None, words))))
+    for event in told[-_MOST_EVENTS:]:
+        rows.append((f"{duration(event.t)}, step {event.step}", _event_words(event)))
     return _table(rows) if rows else '<p class="none">none</p>'
+
+
+def _event_words(event: Event) -> str:
+    name = event.name.replace("_", " ")
+    if "text" in event.fields:
+        reason = _text(event.fields.get("reason", "")).replace("_", " ")
+        return f"{name} {reason}".strip() + f": {_text(event.fields['text'])}"
+    keys = ("reason",) if event.name == "end" else tuple(event.fields)
+    fields = {k: event.fields[k] for k in keys if k in event.fields and k not in ("at", "step")}
+    return f"{name}: {_text(fields)}" if fields else name

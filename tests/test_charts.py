@@ -92,7 +92,14 @@ def test_a_chart_tells_its_numbers_to_those_who_cannot_see() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.00012, "0.00012"), (1200, "1200"), (12_000, "12k"), (2.5e6, "2.5M"), (1e12, "1.0e+12")],
+    [
+        (0.00012, "1.2e-4"),
+        (0.05, "0.05"),
+        (1200, "1200"),
+        (12_000, "12k"),
+        (2.5e6, "2.5M"),
+        (1e12, "1e12"),
+    ],
 )
 def test_numbers_are_short(value: float, text: str) -> None:
     assert number(value) == text
