@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from edge_train import kernels, optimizer_state
 from edge_train.arena import Arena
+from edge_train.arena_memory import Floats
 from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
 from edge_train.errors import ArtifactError, CheckpointError, NominalStateError
 from edge_train.graph.onnx_codec import Source
@@ -27,8 +29,9 @@ from edge_train.optimizer_settings import (
 )
 from edge_train.optimizer_spec import read_spec
 from edge_train.optimizer_state import reset_group
+from edge_train.packed_moments import PackedMoments, form_of
 from edge_train.session import thread_count
-from edge_train.update_rules import rule_of
+from edge_train.update_rules import prepare_for, rule_of
 
 __all__ = ["Optimizer", "check_number", "reset_group"]
 
@@ -82,6 +85,9 @@ class Optimizer:
 
         c = b1 m + (1 - b1) g;  m = b2 m + (1 - b2) g;  w = w - lr wd w, then w = w - lr sign(c)
 
+    ``moments="8bit"`` keeps AdamW's m and v in 8 bits each (2.1 instead of 8 bytes a parameter);
+    in a checkpoint they are float32 moments as ever, and a resumed run goes on bit for bit.
+
     Settable, with the artifact's values at first: ``betas`` (two numbers in [0, 1)) and ``eps`` of
     AdamW, ``betas`` of Lion (0.9, 0.99), ``momentum`` (0) and ``nesterov`` (False) of SGD,
     ``weight_decay``, ``max_grad_norm`` (None: no clipping), ``skip_nonfinite``: a NaN or infinite
@@ -109,10 +115,12 @@ class Optimizer:
         module: Trained,
         *,
         algorithm: str | None = None,
+        moments: str = "float32",
         skip_nonfinite: bool = True,
     ) -> None:
         self._spec = spec = read_spec(optimizer_uri)
         self._rule = rule = rule_of(spec, algorithm)
+        self._prepare8 = prepare_for(moments, rule)
         self._label = rule.name
         if not hasattr(module, "state") or not hasattr(module, "loss_is_finite"):
             raise TypeError(f"module: expected a Module, got {type(module).__name__}")
@@ -126,7 +134,7 @@ class Optimizer:
         self.skip_nonfinite = skip_nonfinite
         self._skipped = 0
         self._learning_rate = _stored_rate(module.state)
-        self._bound: OptimizerGroup | None = None
+        self._bound: tuple[OptimizerGroup, Arena, PackedMoments | None] | None = None
         if not module.state.is_nominal:
             self._bind()
 
@@ -181,11 +189,11 @@ class Optimizer:
                 "the optimizer cannot step: the state is nominal (names without data); fill it "
                 "first with Module.copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
-        group, arena = self._bind(), self._module.arena
+        group, arena, packed = self._bind()
         factor = self._clip_factor(arena)
         if factor is None:
             return False
-        self._update(arena, group.step + 1, factor)
+        self._update(arena, packed, group.step + 1, factor)
         group.step += 1
         return True
 
@@ -193,14 +201,20 @@ class Optimizer:
         """Zero moments and step counter; the learning rate stays."""
         reset_group(self._module.state)
 
-    def _bind(self) -> OptimizerGroup:
-        # Late for a nominal state; again if the caller replaced the group.
-        group = optimizer_state.group_of(self._module.state)
-        if group is not self._bound:
-            self._check_count()
-            optimizer_state.bind_moments(group, self._module.arena, self._rule.moments)
-            self._bound = group
-        return group
+    def _bind(self) -> tuple[OptimizerGroup, Arena, PackedMoments | None]:
+        # Late for a nominal state; again if somebody replaced the group or its moments' form.
+        group, arena = optimizer_state.group_of(self._module.state), self._module.arena
+        bound, form = self._bound, form_of(group)
+        if bound and bound[0] is group and bound[1] is arena and bound[2] is form:
+            return bound
+        self._check_count()
+        packed = None
+        if self._prepare8 is not None:
+            packed = optimizer_state.pack_moments(group, arena)
+        else:
+            optimizer_state.bind_moments(group, arena, self._rule.moments)
+        self._bound = bound = group, arena, packed
+        return bound
 
     def _check_count(self) -> None:
         named, trained = self._spec.tensors, len(self._module.arena.names)
@@ -224,43 +238,63 @@ class Optimizer:
         elif skips and finite:
             finite = all(threads.each(lambda at: self._steps.all_finite(gradients[at]), parts))
         if skips and not finite:
-            self._skip(arena)
+            self.note_skip(optimizer_state.nonfinite_names(arena))
             return None
         return factor
 
-    def _skip(self, arena: Arena) -> None:
+    def note_skip(self, gradients: Sequence[str]) -> None:
+        """Counts a step that was left out; the first one is logged with what was not finite."""
         self._skipped += 1
         if self._skipped == 1:
-            names = ", ".join(optimizer_state.nonfinite_names(arena)) or "none"
+            names = ", ".join(gradients) or "none"
             _log.warning(
                 "optimizer step skipped: a loss or gradient is NaN or infinite (gradients of: %s); "
                 "the weights are unchanged. Further ones are counted in skipped_steps only",
                 names,
             )
 
-    def _update(self, arena: Arena, step: int, factor: float) -> None:
+    def _update(self, arena: Arena, packed: PackedMoments | None, step: int, factor: float) -> None:
         """Scales, flushes and updates part by part, while a part is in the cache."""
-        steps, settings = arena.memory.steps(self._steps), self._settings
-        weights, gradients = arena.weights, arena.gradients
+        gradients, update = arena.gradients, self._part_update(arena, packed, step)
+        steps = arena.memory.steps(self._steps)
+
+        def work(at: slice) -> None:
+            g = gradients[at]
+            if factor != 1.0:
+                steps.scale(g, factor)
+            update(at, g)
+
+        # a device of its own takes the buffers whole
+        parts: Sequence[slice] = (slice(0, arena.size),)
+        if steps is self._steps:
+            parts = pool.pieces(arena.size) if packed is None else packed.parts
+        with arena.memory.writing():
+            pool.shared(thread_count()).each(work, parts)
+
+    def _part_update(
+        self, arena: Arena, packed: PackedMoments | None, step: int
+    ) -> Callable[[slice, Floats], None]:
+        """What flushes and updates a part of the arena, given the gradients of that part."""
+        weights, settings, steps = arena.weights, self._settings, self._steps
+        if packed is not None and self._prepare8 is not None:
+            packed.settle()
+            codes = packed.packed
+            update8 = self._prepare8(steps, settings, self._learning_rate, step)
+            return lambda at, g: update8(weights[at], g, codes, at)
+        steps = arena.memory.steps(steps)
         moments = [arena.moment(index) for index in range(self._rule.moments)]
         update = self._rule.prepare(steps, settings, self._learning_rate, step)
         flushed = step % _FLUSH_EVERY == 0 and settings.get("eps", 1.0) >= _FLUSH_EPS
         flushed = flushed and settings.get("momentum", 1.0) > 0  # else nobody reads the moment
 
-        def work(at: slice) -> None:
-            g, parts = gradients[at], tuple(moment[at] for moment in moments)
-            if factor != 1.0:
-                steps.scale(g, factor)
+        def work(at: slice, g: Floats) -> None:
+            parts = tuple([moment[at] for moment in moments])
             if flushed:
                 for moment, tiny in zip(parts, _FLUSH_BELOW, strict=False):
                     steps.flush(moment, tiny)
             update(weights[at], g, parts)
 
-        # a device of its own takes the buffers whole
-        own = steps is not self._steps
-        parts = (slice(0, arena.size),) if own else pool.pieces(arena.size)
-        with arena.memory.writing():
-            pool.shared(thread_count()).each(work, parts)
+        return work
 
 
 def _stored_rate(state: CheckpointState) -> float:
