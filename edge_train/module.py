@@ -24,7 +24,7 @@ from edge_train.graph.passes import evaluation_form
 from edge_train.graph.roles import Roles
 from edge_train.inputs import as_array, as_ortvalue
 from edge_train.parameter_buffers import ParameterBuffers
-from edge_train.placement import check_parameters, fill_nominal, layout_of, place, release
+from edge_train.placement import check_parameters, layout_of, make_room, move_in, place, release
 from edge_train.program import Program, TrainingProgram
 from edge_train.session import Fed
 
@@ -101,7 +101,7 @@ class Module(ParameterBuffers):
         if not state.is_nominal:
             place(self._train.roles, self._layout, state)
         elif state.memory.has_values:
-            fill_nominal(self._train.roles, self._layout, state)
+            move_in(make_room(self._train.roles, self._layout, state), state)
         self.lazy_reset_grad()  # a new Module starts its own sum
 
     def __call__(self, /, *user_inputs: Any, **named_inputs: Any) -> Fed | tuple[Fed, ...]:

@@ -6,7 +6,7 @@ parameters in training-model input order, each row-major.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,7 +116,8 @@ def _shape(value: ir.Value, state: CheckpointState) -> tuple[int, ...]:
 
 
 def place(roles: Roles, layout: Sequence[ParameterSlot], state: CheckpointState) -> Arena:
-    """Moves the trainable parameters into one Arena; a state that has one shares it.
+    """Moves the trainable parameters into one Arena; a state that has one shares it. Not for a
+    nominal state: ``make_room``.
 
     Errors: ArtifactError for a trainable parameter that is not float32, and where the state's
     Arena is that of a Module with another choice of trainable parameters.
@@ -132,14 +133,11 @@ def place(roles: Roles, layout: Sequence[ParameterSlot], state: CheckpointState)
         for slot in trainable:
             parameter = state.parameters[slot.name]
             home = arena.view(arena.weights, slot.name)
-            if not state.is_nominal:
-                home[...] = parameter.data
+            home[...] = parameter.data
             parameter.attach(home, arena.view(arena.gradients, slot.name))
-        if not state.is_nominal:
-            _move_frozen(state, arena)
+        _move_frozen(state, arena)
     state.arena = arena
-    if not state.is_nominal:
-        arena.memory.publish()
+    arena.memory.publish()
     return arena
 
 
@@ -190,33 +188,67 @@ def release(state: CheckpointState) -> None:
     state.arena = None
 
 
-def fill_nominal(roles: Roles, layout: Sequence[ParameterSlot], state: CheckpointState) -> None:
-    """Gives every parameter of a nominal state memory (zeros) and marks the state filled."""
-    memory = place(roles, layout, state).memory
+@dataclass(frozen=True)
+class Room:
+    """Memory for every parameter of a nominal state, which the state does not have yet."""
+
+    arena: Arena
+    homes: Mapping[str, np.ndarray]
+
+
+def make_room(roles: Roles, layout: Sequence[ParameterSlot], state: CheckpointState) -> Room:
+    """Memory for a nominal state (zeros, or what the device brings); the state stays as it is.
+
+    Errors: ArtifactError for a trainable parameter that is not float32.
+    """
+    check_trainable_types(roles)
+    memory = state.memory
+    memory.prepare(_entries(layout, state))
+    arena = Arena([(slot.name, slot.shape) for slot in layout if slot.trainable], memory)
+    homes = {}
     for slot in layout:
-        if not slot.trainable:
-            home = memory.frozen(slot.name)
-            array = np.zeros(slot.shape, np.float32) if home is None else home
-            state.parameters[slot.name].attach(array, None)
+        home = arena.view(arena.weights, slot.name) if slot.trainable else memory.frozen(slot.name)
+        homes[slot.name] = np.zeros(slot.shape, np.float32) if home is None else home
+    return Room(arena, homes)
+
+
+def move_in(room: Room, state: CheckpointState) -> None:
+    """Gives a nominal state its memory: it is filled."""
+    arena = room.arena
+    for name, home in room.homes.items():
+        grad = arena.view(arena.gradients, name) if name in arena else None
+        state.parameters[name].attach(home, grad)
+    state.arena = arena
     state.mark_filled()
+    arena.memory.publish()
 
 
 def gather(layout: Sequence[ParameterSlot], state: CheckpointState) -> np.ndarray:
     """The parameters of ``layout`` as one new 1-D float32 array."""
     flat = np.empty(sum(slot.size for slot in layout), np.float32)
+    gather_into(flat, layout, state)
+    return flat
+
+
+def gather_into(flat: np.ndarray, layout: Sequence[ParameterSlot], state: CheckpointState) -> None:
+    """Writes the parameters of ``layout`` into one 1-D float32 array."""
     start = 0
     for slot in layout:
         flat[start : start + slot.size] = state.parameters[slot.name].data.reshape(-1)
         start += slot.size
-    return flat
 
 
 def scatter(flat: np.ndarray, layout: Sequence[ParameterSlot], state: CheckpointState) -> None:
     """Writes one 1-D float32 array over the parameters of ``layout``."""
-    start = 0
     with state.memory.writing():
-        for slot in layout:
-            values = flat[start : start + slot.size]
-            state.parameters[slot.name].data[...] = values.reshape(slot.shape)
-            start += slot.size
-    state.memory.publish()
+        spread(flat, layout, {slot.name: state.parameters[slot.name].data for slot in layout})
+
+
+def spread(
+    flat: np.ndarray, layout: Sequence[ParameterSlot], homes: Mapping[str, np.ndarray]
+) -> None:
+    """Writes one 1-D float32 array over the arrays of ``homes``, in the layout's order."""
+    start = 0
+    for slot in layout:
+        homes[slot.name][...] = flat[start : start + slot.size].reshape(slot.shape)
+        start += slot.size

@@ -10,6 +10,7 @@ import numpy as np
 
 from edge_train.device.pages import NativePages, Pages
 from edge_train.errors import ShapeMismatch
+from edge_train.host_arrays import host_array
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -207,31 +208,3 @@ class DeviceBuffer:
             self.device.check(code, "copy")
         else:
             target.write(self.numpy(), offset)
-
-
-def host_array(source: Any) -> np.ndarray:
-    """The values of an array, OrtValue, DeviceBuffer or DLPack tensor, without a copy.
-
-    Errors: TypeError for anything else, ValueError for a tensor that is not in host memory.
-    """
-    if isinstance(source, np.ndarray):
-        return source
-    if isinstance(source, DeviceBuffer):
-        return source.numpy()
-    values = getattr(source, "numpy", None)
-    if not hasattr(source, "__dlpack__") or type(source).__name__ == "OrtValue":
-        values = values() if callable(values) else None
-        if isinstance(values, np.ndarray):
-            return values
-        raise TypeError(
-            f"expected a NumPy array, an OrtValue, a DeviceBuffer or a DLPack tensor, got "
-            f"{type(source).__name__}"
-        )
-    kind = source.__dlpack_device__()[0]
-    if int(kind) not in (1, 3):  # the CPU, and host memory that a GPU knows
-        raise ValueError(
-            f"a {type(source).__name__} on device type {int(kind)} of DLPack is not in host "
-            "memory; copy it to the CPU first"
-        )
-    array: np.ndarray = np.from_dlpack(source)
-    return array

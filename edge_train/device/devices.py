@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from edge_train.device import native
-from edge_train.device.buffer import DeviceBuffer, Shape, host_array
+from edge_train.device.buffer import DeviceBuffer, Shape
 from edge_train.device.names import DeviceName, parse
 from edge_train.device.pages import Host, Wish
+from edge_train.host_arrays import host_array
 
 
 @dataclass(frozen=True)
