@@ -16,7 +16,7 @@ import numpy as np
 from edge_train.kernels.packed import Floats as Floats
 from edge_train.kernels.packed import Packed, seed
 
-_FLOAT = struct.Struct("f")
+_FLOAT, _PAIR, _TRIPLE = struct.Struct("f"), struct.Struct("2f"), struct.Struct("3f")
 
 
 def _scalar(index: int, meaning: str) -> property:
@@ -126,9 +126,8 @@ def bias_correction(beta: float, step: int) -> float:
     reference does, and for beta 0.999 it moves the update by up to 4e-6 of itself.
     """
     power = math.pow(beta, step)
-    if round32(beta) == beta:
-        power = round32(power)
-    return round32(1.0 - power)
+    rounded, single = _PAIR.unpack(_PAIR.pack(power, beta))
+    return round32(1.0 - (rounded if single == beta else power))
 
 
 def adamw_scalars(
@@ -145,11 +144,10 @@ def adamw_scalars(
     beta1, beta2 = betas
     correction1 = bias_correction(beta1, step) if correct_bias else 1.0
     correction2 = bias_correction(beta2, step) if correct_bias else 1.0
-    rate = lr = round32(lr)
-    if mode == 1:
-        # Each operation rounded to float32, as the reference rounds it.
-        rate = lr * round32(round32(math.sqrt(correction2)) / correction1)
-    decay = lr * round32(weight_decay)
+    lr, decay, root = _TRIPLE.unpack(_TRIPLE.pack(lr, weight_decay, math.sqrt(correction2)))
+    # Each operation rounded to float32, as the reference rounds it.
+    rate = lr * round32(root / correction1) if mode == 1 else lr
+    decay = lr * decay
     scalars = (beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps, rate, decay, correction1, correction2)
     return AdamWScalars(mode, np.array(scalars, np.float32))
 
