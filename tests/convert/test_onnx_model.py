@@ -271,9 +271,14 @@ def test_cut_or_flipped_only_our_errors_escape(step: int, tmp_path: Path) -> Non
     data = MLP.model.read_bytes()
     refused = 0
     for end in range(0, len(data), step):
-        with pytest.raises(EdgeTrainError):
+        try:
             from_onnx(data[:end], tmp_path / "out", like=MLP.checkpoint)
-    assert not (tmp_path / "out").exists()
+        except EdgeTrainError:
+            refused += 1
+            assert not (tmp_path / "out").exists()
+        else:  # cut between two fields behind the graph: the weights are whole
+            assert compare(tmp_path / "out", MLP.checkpoint).equal
+            (tmp_path / "out").unlink()
     for at in range(0, len(data), step):
         flipped = bytearray(data)
         flipped[at] ^= 1 << at % 8
@@ -285,7 +290,7 @@ def test_cut_or_flipped_only_our_errors_escape(step: int, tmp_path: Path) -> Non
                 convert(bytes(flipped))
             except EdgeTrainError:
                 refused += 1
-    assert refused > len(data) // step // 4
+    assert refused > len(data) // step
 
 
 def test_other_kinds_of_files(tmp_path: Path) -> None:
