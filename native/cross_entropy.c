@@ -183,7 +183,7 @@ static int entropy_begin(entropy *e, const void *state, et_context *context, siz
 
 /* The loss: one for each label, or all in one number. */
 static void *loss_output(entropy *e, et_context *context, const et_tensor *x) {
-  size_t dim[ET_MAX_RANK];
+  size_t dim[ET_MAX_RANK] = {0};
   if (e->form.reduction != EACH) return et_output(context, 0, dim, 0);
   for (int i = 1; i < x->rank; i++) dim[i - 1] = x->dim[i == 1 ? 0 : i];
   return e->each = et_output(context, 0, dim, x->rank - 1);

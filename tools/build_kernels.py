@@ -216,7 +216,13 @@ def link(target: Target, objects: list[Path], library: Path) -> None:
     subprocess.run([linker, *flags, "-o", str(library), *map(str, objects)], check=True)
 
 
-def build(target: Target, folder: Path) -> Path:
+def link_sanitized(objects: list[Path], library: Path) -> None:
+    """Links with libc and the sanitizers' runtime, for tests of the kernels on this machine."""
+    flags = ["-shared", "-fsanitize=address,undefined"]
+    subprocess.run(["gcc", *flags, "-o", str(library), *map(str, objects)], check=True)
+
+
+def build(target: Target, folder: Path, sanitized: bool = False) -> Path:
     """Builds the library of one architecture into ``folder``."""
     library = folder / f"libedge_train_{target.machine}.so"
     with tempfile.TemporaryDirectory() as scratch:
@@ -224,8 +230,11 @@ def build(target: Target, folder: Path) -> Path:
         for variant in target.variants:
             objects.append(Path(scratch) / f"{variant.name}.o")
             objects[-1].write_bytes(object_code(target, variant))
-        objects += compile_sources(target.machine, Path(scratch))
-        link(target, objects, library)
+        objects += compile_sources(target.machine, Path(scratch), sanitized)
+        if sanitized:
+            link_sanitized(objects, library)
+        else:
+            link(target, objects, library)
     return library
 
 
@@ -236,6 +245,9 @@ def main() -> None:
     text = f"of {', '.join(names)} (default: those with their tools: {', '.join(usable)})"
     parser.add_argument("machine", nargs="*", default=usable, help=text)
     parser.add_argument("--out", type=Path, default=ROOT / "edge_train" / "native")
+    parser.add_argument(
+        "--sanitize", action="store_true", help="this machine's, under ASan and UBSan, for tests"
+    )
     arguments = parser.parse_args()
     unknown = set(arguments.machine) - set(names)
     if unknown:
@@ -247,7 +259,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     for target in TARGETS:
         if target.machine in arguments.machine:
-            library = build(target, arguments.out)
+            library = build(target, arguments.out, arguments.sanitize)
             print(f"{library}: {library.stat().st_size} bytes")
 
 

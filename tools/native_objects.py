@@ -25,6 +25,16 @@ FLAGS = (
 )
 
 
+#: for a build that runs under AddressSanitizer and UBSan: with libc, whose memset stands in
+SANITIZED = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+    "-g",
+    "-O1",
+    "-Wno-maybe-uninitialized",
+)
+
+
 @dataclass(frozen=True)
 class Compiler:
     """A C compiler for an architecture, and the flags of each of its instruction sets."""
@@ -79,7 +89,7 @@ COMPILERS = {
 }
 
 
-def compile_sources(machine: str, folder: Path) -> list[Path]:
+def compile_sources(machine: str, folder: Path, sanitized: bool = False) -> list[Path]:
     """Object files of every C source for ``machine``, made in ``folder``.
 
     Errors: SystemExit naming the compiler's package where there is none.
@@ -90,14 +100,16 @@ def compile_sources(machine: str, folder: Path) -> list[Path]:
         wanted = " or ".join(compiler.programs)
         raise SystemExit(f"no C compiler for {machine}: install {compiler.package} ({wanted})")
     objects = []
+    common = [flag for flag in FLAGS if flag not in ("-ffreestanding", "-nostdlib", "-O3")]
+    common = [*common, *SANITIZED] if sanitized else list(FLAGS)
     for source in sorted(SOURCES.glob("*.c")):
-        if source.name in _parts():
+        if source.name in _parts() or (sanitized and source.name == "memory.c"):
             continue
         levels = compiler.levels if source.name == KERNELS else {"": compiler.levels["base"]}
         for level, flags in levels.items():
             target = folder / f"{source.stem}{level and '_' + level}.o"
             define = [f"-DET_ISA={level}"] if level else []
-            command = [program, *FLAGS, *flags, *define, "-c", str(source), "-o", str(target)]
+            command = [program, *common, *flags, *define, "-c", str(source), "-o", str(target)]
             subprocess.run(command, check=True)
             objects.append(target)
     return objects

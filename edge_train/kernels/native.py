@@ -7,6 +7,7 @@ work. Built by tools/build_kernels.py.
 
 from __future__ import annotations
 
+import os
 import platform
 import struct
 from collections.abc import Callable
@@ -31,7 +32,8 @@ from edge_train.kernels.contract import (
 )
 from edge_train.kernels.packed import BLOCK, TABLE, Floats, Packed
 
-FOLDER = Path(__file__).parents[1] / "native"
+#: EDGE_TRAIN_NATIVE names another folder: a library built for this very processor, or for tests
+FOLDER = Path(os.environ.get("EDGE_TRAIN_NATIVE") or Path(__file__).parents[1] / "native")
 CPUINFO = Path("/proc/cpuinfo")
 
 # what x86-64-v3 stands for, in the words of /proc/cpuinfo
