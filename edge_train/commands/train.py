@@ -67,6 +67,22 @@ _FLAGS = (
 )
 
 
+_LIMITS = {
+    "max_temperature": "°C: pause above",
+    "resume_temperature": "°C: go on below (5 less)",
+    "duty_cycle": "% of the time at work",
+    "time_budget": "seconds of this process, then stop (exit code 75)",
+    "min_battery": "%: pause below, while no power comes in",
+    "require_power": "pause on battery",
+    "require_wifi": "pause without wireless network",
+    "min_memory": "bytes available: pause below",
+    "max_pressure": "% of the time waiting for memory (PSI): pause above",
+    "max_pause": "seconds: a longer pause becomes a stop",
+    "memory_patience": "seconds: the same for memory",
+    "interval": "seconds between two looks at the sensors",
+}
+
+
 def add_parser(commands: Any) -> None:
     """Adds the subcommand to the parsers of ``edge-train``."""
     parser = commands.add_parser(
@@ -191,17 +207,16 @@ def _listed() -> Iterator[str]:
         section = kinds[field.name]
         if not dataclasses.is_dataclass(section):
             continue
-        note = "  # limits of edge_train.governor.Limits" if section is Limits else ""
-        yield f"\n[{field.name}]{note}"
+        yield f"\n[{field.name}]"
         for inner in dataclasses.fields(section):
-            yield _line(inner)
+            yield _line(inner, _LIMITS.get(inner.name, "") if section is Limits else "")
 
 
-def _line(field: dataclasses.Field[Any]) -> str:
+def _line(field: dataclasses.Field[Any], about: str = "") -> str:
     default = field.default
     if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
-    about = field.metadata.get("about", "")
+    about = about or field.metadata.get("about", "")
     if default is None:
         return f"# {field.name} ="[:24].ljust(26) + f"  # {about}".rstrip("# ")
     return f"{field.name} = {_toml(default)}".ljust(26) + (f"  # {about}" if about else "")

@@ -20,7 +20,7 @@ from edge_train.graph import ir
 from edge_train.module import Module
 from edge_train.optimizer import Optimizer
 from edge_train.progress import Progress
-from edge_train.runfile.options import Data, Options, Rate
+from edge_train.runfile.options import Data, Options, Rate, Training
 from edge_train.runfile.reading import RunFileError
 from edge_train.schedules import Schedule
 from edge_train.trainer import Trainer
@@ -101,7 +101,7 @@ def loaded_of(options: Options) -> Loaded:
         raise RunFileError("artifacts: say where the training artifacts are")
     training, judging = options.training, options.evaluation
     settings = {f.name: getattr(options.optimizer, f.name) for f in fields(options.optimizer)}
-    algorithm = settings.pop("algorithm")
+    given = {name: settings.pop(name) for name in ("algorithm", "moments")}
     loaded = load(
         Wanted(
             options.artifacts,
@@ -112,7 +112,8 @@ def loaded_of(options: Options) -> Loaded:
             target=judging.target,
             trainable=training.trainable,
             kernels=training.kernels,
-            algorithm=algorithm,
+            module=_module_options(training),
+            optimizer={name: value for name, value in given.items() if value is not None},
             batch=training.batch_size,
             budget=options.memory.budget,
             sizes=options.memory.sizes,
@@ -122,6 +123,16 @@ def loaded_of(options: Options) -> Loaded:
         if value is not None:
             _set(loaded.optimizer, name, value)
     return loaded
+
+
+def _module_options(training: Training) -> dict[str, Any]:
+    """What Module is given beside ``trainable`` and ``kernels``, where it is not the default."""
+    found: dict[str, Any] = {}
+    if training.recompute is not None:
+        found["recompute"] = training.recompute
+    if training.fuse_optimizer:
+        found["fuse_optimizer"] = True
+    return found
 
 
 def _set(optimizer: Optimizer, name: str, value: Any) -> None:

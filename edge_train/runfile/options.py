@@ -54,6 +54,10 @@ class Training:
     max_skipped: int = option(100, "updates in a row with a NaN or infinity that end the run")
     trainable: tuple[str, ...] | None = option(None, "names or patterns of what is trained (all)")
     kernels: str = option("auto", "auto, portable or fused")
+    recompute: str | tuple[str, ...] | None = option(
+        None, "auto, or patterns of tensors: activations are made again instead of kept"
+    )
+    fuse_optimizer: bool = option(False, "update each weight within the backward pass")
     threads: int | None = option(None, "for onnxruntime and the kernels (CPUs allowed, at most 4)")
     nice: int = option(0, "added to the process's nice level, 0 to 19")
 
@@ -84,6 +88,7 @@ class Update:
     """[optimizer]: settings other than those of the optimizer graph."""
 
     algorithm: str | None = option(None, "adamw, sgd or lion (the graph's)")
+    moments: str | None = option(None, "8bit: adamw's moments in a quarter of the memory")
     betas: tuple[float, ...] | None = option(None, "adamw, lion")
     eps: float | None = option(None, "adamw")
     momentum: float | None = option(None, "sgd")

@@ -24,8 +24,8 @@ class Wanted:
     """What to load: ``folder`` with the artifacts, the weights to start from (default: theirs).
 
     ``prediction`` and ``target`` name what metrics compare (default: what the loss compares);
-    ``compares`` asks for it. ``budget`` is for batches of ``batch`` rows, with ``sizes`` for free
-    axes.
+    ``compares`` asks for it. ``module`` and ``optimizer`` are further arguments of Module and
+    Optimizer. ``budget`` is for batches of ``batch`` rows, with ``sizes`` for free axes.
     """
 
     folder: str | os.PathLike[str]
@@ -36,8 +36,8 @@ class Wanted:
     target: str | None = None
     trainable: Sequence[str] | None = None
     kernels: str = "auto"
-    algorithm: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    module: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 32
     budget: str | int | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def load(wanted: Wanted) -> Loaded:
         missing = "checkpoint" if checkpoint is None else "optimizer_model.onnx"
         raise ArtifactError(f"'{os.fspath(wanted.folder)}' has no {wanted.prefix}{missing}")
     plan = None
-    options: dict[str, Any] = {"trainable": wanted.trainable, "kernels": wanted.kernels}
+    options = {"trainable": wanted.trainable, "kernels": wanted.kernels, **wanted.module}
     if wanted.budget is not None:
         plan = memory.plan(
             replace(files, checkpoint=checkpoint),
@@ -86,9 +86,7 @@ def load(wanted: Wanted) -> Loaded:
     found, eval_model = _eval_model(wanted, files.eval_model, state)
     module = Module(files.training_model, state, eval_model, **options)
     own = {} if plan is None else plan.optimizer
-    optimizer = Optimizer(files.optimizer_model, module, **{"algorithm": wanted.algorithm, **own})
-    for name, value in wanted.settings.items():
-        setattr(optimizer, name, value)
+    optimizer = Optimizer(files.optimizer_model, module, **{**wanted.optimizer, **own})
     return Loaded(module, optimizer, found, plan)
 
 

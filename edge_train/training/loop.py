@@ -67,11 +67,17 @@ class Loop:
     def drive(self) -> StopReason:
         """Trains until there is a reason to stop, and evaluates the end; returns the reason."""
         self.module.train()
+        before = self.run
         reason = self._ended_before() or self._steps()
-        if reason.finished and self.run.evaluated != self.run.step:
-            self._evaluate()
+        is_news = self.run.step != before.step or not before.finished
+        if reason.finished and is_news and self.run.evaluated != self.run.step:
+            self._evaluate(regular=self._is_at_epochs_end())
         self.run = replace(self.run, finished=reason.value if reason.finished else "")
         return reason
+
+    def _is_at_epochs_end(self) -> bool:
+        ended = self.run.position.epoch > self.run.epoch
+        return ended and self.goal.evaluate_every is None
 
     def _ended_before(self) -> StopReason | None:
         """A schedule that ended the run has ended it."""
@@ -178,22 +184,29 @@ class Loop:
 
     # ---- an evaluation ---------------------------------------------------------------------
 
-    def _evaluate(self) -> StopReason | None:
-        """Judges the model, keeps it if it is the best, tells the schedule."""
+    def _evaluate(self, regular: bool = True) -> StopReason | None:
+        """Judges the model, keeps it if it is the best, tells the schedule.
+
+        One that is not ``regular`` is for people: a run that is made longer knows nothing of it.
+        """
         run = self.run
         mean = run.loss_sum / run.loss_count if run.loss_count else math.nan
         found = {LOSS: mean} if self.evaluator is None else self.evaluator.run()
         larger = self.evaluator is not None and self.evaluator.larger_is_better(self.goal.best)
         value = found[self.goal.best]
-        self.run = replace(run, evaluated=run.step, metrics=found, loss_sum=0.0, loss_count=0)
-        if _is_better(value, run.best, larger):
+        self.run = replace(run, metrics=found)
+        if regular:
+            self.run = replace(self.run, evaluated=run.step, loss_sum=0.0, loss_count=0)
+        if self.evaluator is not None and _is_better(value, run.best, larger):
             self.run = replace(self.run, best=Best(self.goal.best, value, run.step))
             self.keeper.save_best(self.run)
         if self.progress is not None and self.evaluator is not None:
             words = ", ".join(f"{name} {number:.4g}" for name, number in found.items())
             text = f"step {run.step}: {words}"
             self.progress.event("evaluation", step=run.step, metrics=found, text=text)
-        return None if self.schedule is None else self.schedule.observe(value, larger)
+        if self.schedule is None or not regular:
+            return None
+        return self.schedule.observe(value, larger)
 
 
 def _is_better(value: float, best: Best | None, larger: bool) -> bool:

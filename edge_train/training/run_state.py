@@ -161,8 +161,12 @@ def restore(path: Path, optimizer: Optimizer) -> None:
             own = state.groups[stored.name]
             own.step, own.initial_learning_rate = stored.step, stored.initial_learning_rate
             for parameter, moments in stored.moments:
+                held = own.moments.setdefault(parameter, {})
                 for tensor in moments:
-                    own.moments[parameter][tensor.name][...] = tensor.array()
+                    if tensor.name in held:
+                        held[tensor.name][...] = tensor.array()
+                    else:  # a nominal state's Optimizer has made none yet
+                        held[tensor.name] = tensor.array()
         _restore_properties(checkpoint, optimizer)
 
 
@@ -197,7 +201,7 @@ def _check_fits(checkpoint: Checkpoint, optimizer: Optimizer, path: Path) -> Non
             (parameter, tensor.name) for parameter, moments in theirs.moments for tensor in moments
         }
         ours = {(parameter, kind) for parameter, table in group.moments.items() for kind in table}
-        if theirs.name != group.name or kinds != ours:
+        if theirs.name != group.name or (ours and kinds != ours):
             problems.append(f"its optimizer state '{theirs.name}' belongs to another optimizer")
     if problems:
         more = f"; {len(problems) - 8} more" if len(problems) > 8 else ""
