@@ -19,6 +19,7 @@ from edge_train.arena import Arena
 from edge_train.checkpoint.state import CheckpointState
 from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import ArtifactError, NominalStateError
+from edge_train.fused_training import FusedTraining, Updating
 from edge_train.graph import ir, onnx_codec, subset
 from edge_train.graph.passes import evaluation_form
 from edge_train.graph.roles import Roles
@@ -61,6 +62,13 @@ class Module(ParameterBuffers):
     pages of a file with the flat buffer, which fills a nominal state and never changes. The graphs
     run on the CPU in any case. A state has one device, "cpu" goes on with it.
 
+    ``fuse_optimizer`` puts the Optimizer that is made on this module into the backward pass: a
+    training step updates each weight as soon as its gradient is there and nobody reads the weight
+    any more, and keeps no gradients. The loop stays the same, and so do the bits;
+    ``Optimizer.step()`` says what became of the last training step. Gradients cannot be read,
+    added up or clipped by their global norm. A loss that is not finite leaves the step out as
+    ever, a gradient that is not leaves out its own parameter. Needs the native library.
+
     Errors: ArtifactError when a graph cannot be used or does not fit the checkpoint,
     UnsupportedOp listing every node that has no implementation, FileNotFoundError, TypeError for
     arguments of another kind, ValueError for a device that is none and for entries of
@@ -80,12 +88,15 @@ class Module(ParameterBuffers):
         trainable: Sequence[str] | None = None,
         kernels: str = "auto",
         recompute: str | Sequence[str] = "none",
+        fuse_optimizer: bool = False,
     ) -> None:
         _check_arguments(state, session_options)
         self.training = True
         self.state = state
         model, chosen = _chosen_part(onnx_codec.load(train_model_uri), state, trainable)
-        self._train = TrainingProgram(model, state, session_options, kernels, recompute)
+        self._train = _training_program(fuse_optimizer)(
+            model, state, session_options, kernels, recompute
+        )
         self._layout = layout_of(self._train.roles, state)
         self._eval: Program | None = None
         if eval_model_uri is not None:
@@ -146,6 +157,16 @@ class Module(ParameterBuffers):
     def eval(self) -> Module:
         """Switches to evaluation steps; returns the module."""
         return self.train(False)
+
+    @property
+    def fuses_optimizer(self) -> bool:
+        """Whether training steps update the weights themselves."""
+        return isinstance(self._train, FusedTraining)
+
+    def attach_optimizer(self, optimizer: Updating) -> None:
+        """Lets an Optimizer update the weights in training steps; it calls this itself."""
+        if isinstance(self._train, FusedTraining):
+            self._train.optimizer = optimizer
 
     def lazy_reset_grad(self) -> None:
         """Lets the next training step overwrite the gradients instead of adding to them.
@@ -280,6 +301,12 @@ def _chosen_part(
     if len(chosen) == len(names):
         return model, None
     return subset.training_subset(model, {roles.trainable[name] for name in chosen}), chosen
+
+
+def _training_program(fuse_optimizer: bool) -> type[TrainingProgram]:
+    if not isinstance(fuse_optimizer, bool):
+        raise TypeError(f"fuse_optimizer: expected True or False, got {fuse_optimizer!r}")
+    return FusedTraining if fuse_optimizer else TrainingProgram
 
 
 def _check_trains(roles: Roles) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from edge_train import kernels, optimizer_state
+from edge_train import fused_optimizer, kernels, optimizer_state
 from edge_train.arena import Arena
 from edge_train.arena_memory import Floats
 from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
@@ -126,6 +126,7 @@ class Optimizer:
             raise TypeError(f"module: expected a Module, got {type(module).__name__}")
         self._module = module
         self._steps = kernels.select()
+        self._threads = thread_count()
         self._settings: dict[str, Any] = {
             "max_grad_norm": spec.max_grad_norm,
             "skip_nonfinite": True,
@@ -137,6 +138,7 @@ class Optimizer:
         self._bound: tuple[OptimizerGroup, Arena, PackedMoments | None] | None = None
         if not module.state.is_nominal:
             self._bind()
+        self._fused = fused_optimizer.attached(self, module)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuses names that mean nothing here: a mistyped setting would change nothing."""
@@ -189,6 +191,8 @@ class Optimizer:
                 "the optimizer cannot step: the state is nominal (names without data); fill it "
                 "first with Module.copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
+        if self._fused is not None:
+            return self._fused.result()
         group, arena, packed = self._bind()
         factor = self._clip_factor(arena)
         if factor is None:
@@ -227,7 +231,7 @@ class Optimizer:
     def _clip_factor(self, arena: Arena) -> float | None:
         """What the gradients are to be scaled by; None: the step is skipped."""
         gradients, parts = arena.gradients, pool.pieces(arena.size)
-        threads, skips = pool.shared(thread_count()), self._settings["skip_nonfinite"]
+        threads, skips = pool.shared(self._threads), self._settings["skip_nonfinite"]
         max_norm, factor = self._settings["max_grad_norm"], 1.0
         finite = self._module.loss_is_finite
         if max_norm is not None:
@@ -253,6 +257,13 @@ class Optimizer:
                 names,
             )
 
+    def begin_pass(self, arena: Arena) -> fused_optimizer.FusedPass:
+        """The updates of a training step that are made while it runs (``fuse_optimizer=True``)."""
+        group, _, packed = self._bind()
+        work = self._part_update(arena, packed, group.step + 1)
+        skips = self._settings["skip_nonfinite"]
+        return fused_optimizer.FusedPass(arena, self._steps, group, work, skips)
+
     def _update(self, arena: Arena, packed: PackedMoments | None, step: int, factor: float) -> None:
         """Scales, flushes and updates part by part, while a part is in the cache."""
         gradients, update = arena.gradients, self._part_update(arena, packed, step)
@@ -269,11 +280,11 @@ class Optimizer:
         if steps is self._steps:
             parts = pool.pieces(arena.size) if packed is None else packed.parts
         with arena.memory.writing():
-            pool.shared(thread_count()).each(work, parts)
+            pool.shared(self._threads).each(work, parts)
 
     def _part_update(
         self, arena: Arena, packed: PackedMoments | None, step: int
-    ) -> Callable[[slice, Floats], None]:
+    ) -> fused_optimizer.PartUpdate:
         """What flushes and updates a part of the arena, given the gradients of that part."""
         weights, settings, steps = arena.weights, self._settings, self._steps
         if packed is not None and self._prepare8 is not None:

@@ -52,10 +52,14 @@ class Program:
         self._state = state
         self._options = options
         self._lowered = _lower(model, what, fuses_graphs(kernels))
-        self._runner = GraphRunner(self._lowered.model, what, options, self._rewrite())
+        self._runner = GraphRunner(self._run_model(), what, options, self._rewrite())
         self._bound_to: Arena | None = None
         self.inputs = InputSpec(self.roles.user_inputs, self._lowered.labels)
         self._computed = [label for label in self._lowered.labels if label.observed]
+
+    def _run_model(self) -> ir.Model:
+        """The lowered graph that a session is made of."""
+        return self._lowered.model
 
     def _rewrite(self) -> Rewrite | None:
         """What is changed in the graph after onnxruntime's optimizers."""
@@ -143,7 +147,10 @@ class TrainingProgram(Program):
             arena.gradients.fill(0.0)
             arena.reset = True
             raise
-        outputs = runner.fetch(self.results)
+        return self._conclude(runner.fetch(self.results), arena)
+
+    def _conclude(self, outputs: list[Fed], arena: Arena) -> list[Fed]:
+        """What a run leaves behind besides gradients."""
         finite = _is_finite(as_array(outputs[0]))
         arena.loss_is_finite = finite and (arena.reset or arena.loss_is_finite)
         if finite:
@@ -153,16 +160,19 @@ class TrainingProgram(Program):
 
     def _bind_training(self, runner: GraphRunner, arena: Arena) -> None:
         self._bind(runner)
+        self._bind_gradients(runner, arena)
+        for target, output in self._lowered.updates.items():
+            if target not in self._statistics:
+                self._statistics[target] = np.empty_like(self._state.parameters[target].data)
+            runner.bind_output(output, self._statistics[target])
+
+    def _bind_gradients(self, runner: GraphRunner, arena: Arena) -> None:
         outputs = self._lowered.gradients
         for name, buffer in self.roles.trainable.items():
             gradient = arena.view(arena.gradients, name)
             runner.bind_output(outputs[buffer], gradient)
             if self._adds:
                 runner.bind_input(buffer, gradient)
-        for target, output in self._lowered.updates.items():
-            if target not in self._statistics:
-                self._statistics[target] = np.empty_like(self._state.parameters[target].data)
-            runner.bind_output(output, self._statistics[target])
 
     def _start_adding(self) -> None:
         """Replaces the graph that overwrites gradients by the one that adds to them, for good: side

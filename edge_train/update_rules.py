@@ -7,7 +7,7 @@ called for every part of the buffers, by several threads where they are large.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from edge_train import kernels
@@ -52,11 +52,7 @@ def _adamw_rule(spec: OptimizerSpec) -> Rule:
 
     def prepare8(steps: Steps, settings: Settings, lr: float, step: int) -> Update8:
         s = kernels.adamw8_scalars(scalars(settings, lr, step), step)
-
-        def update(p: Floats, g: Floats, moments: Packed, at: slice) -> None:
-            steps.adamw8(p, g, moments, at, replace(s, seed=moments.seed_here(s.seed)))
-
-        return update
+        return lambda p, g, moments, at: steps.adamw8(p, g, moments, at, s)
 
     defaults = {"betas": spec.betas, "eps": spec.eps, "weight_decay": spec.weight_decay}
     return Rule("AdamWOptimizer", 2, defaults, prepare, prepare8)

@@ -22,7 +22,6 @@ has the largest code, max|r| because it has 11 mantissa bits only.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,7 +69,6 @@ class Packed:
     """The moments of a whole buffer; zeros at first."""
 
     bounds: NDArray[np.int64]  # of the blocks
-    origin: int = 0  # the place of the first element in the whole buffer
     ratio: Codes = field(init=False)
     root: Codes = field(init=False)
     ratio_max: Floats = field(init=False)
@@ -87,20 +85,6 @@ class Packed:
         """Bytes of all arrays."""
         arrays: tuple[NDArray[Any], ...] = (self.ratio, self.root, self.ratio_max, self.root_max)
         return sum(array.nbytes for array in arrays) + self.bounds.nbytes
-
-    def seed_here(self, seed: int) -> int:
-        """The seed that gives the elements of a part the dice they have in the whole."""
-        return (seed + self.origin * STRIDE) & 0xFFFFFFFF
-
-    def part(self, at: slice) -> Packed:
-        """A view of whole blocks, as a buffer of its own."""
-        first, last = self.blocks(at)
-        view = copy.copy(self)
-        view.bounds = self.bounds[first : last + 1] - at.start
-        view.origin = self.origin + at.start
-        view.ratio, view.root = self.ratio[at], self.root[at]
-        view.ratio_max, view.root_max = self.ratio_max[first:last], self.root_max[first:last]
-        return view
 
     def parts(self, size: int) -> tuple[slice, ...]:
         """The whole in parts of whole blocks, none of more than ``size`` elements."""
