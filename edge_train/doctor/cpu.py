@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from edge_train.doctor.check import Check, good, info, warn
 from edge_train.doctor.host import Host
 
-CORTEX_A53, CORTEX_A72 = 0xD03, 0xD08
 _PARTS = {
     0xC07: "Cortex-A7",
     0xC0F: "Cortex-A15",
-    CORTEX_A53: "Cortex-A53",
+    0xD03: "Cortex-A53",
     0xD04: "Cortex-A35",
     0xD05: "Cortex-A55",
     0xD07: "Cortex-A57",
-    CORTEX_A72: "Cortex-A72",
+    0xD08: "Cortex-A72",
     0xD09: "Cortex-A73",
     0xD0A: "Cortex-A75",
     0xD0B: "Cortex-A76",
@@ -49,12 +48,6 @@ def checks(host: Host) -> Iterator[Check]:
         there = features(host)
         yield info("features", " ".join(word for word in _TOLD if word in there) or "none known")
     yield _threads(host)
-
-
-def parts(host: Host) -> set[int]:
-    """The part numbers of ARM cores."""
-    found = re.findall(r"^CPU part\s*:\s*(0x[0-9a-fA-F]+)", host.text("proc/cpuinfo"), re.MULTILINE)
-    return {int(part, 16) for part in found}
 
 
 def features(host: Host) -> set[str]:

@@ -30,14 +30,16 @@ _RUNTIMES = (
 )
 #: imports each module; a line before each, so that the last one tells which ended the process
 _IMPORT = """
-import importlib, importlib.util, json, sys, warnings
-def place(name):
+import importlib, importlib.metadata, importlib.util, json, sys, warnings
+def tell(function, name):
     try:
-        return importlib.util.find_spec(name).origin or ""
+        return function(name) or ""
     except Exception:
         return ""
 for name in sys.argv[1:]:
-    print(json.dumps({"module": name, "file": place(name)}), flush=True)
+    place = tell(lambda name: importlib.util.find_spec(name).origin, name)
+    version = tell(importlib.metadata.version, name)
+    print(json.dumps({"module": name, "file": place, "version": version}), flush=True)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
@@ -97,22 +99,17 @@ def _killed(told: Loaded, ended: Ended) -> Loaded:
 
 def broken_build(host: Host, version: str, file: str) -> tuple[str, str] | None:
     """What is known to be wrong with this onnxruntime on this processor, and the remedy."""
-    if not version.startswith("1.21") or host.machine not in ("aarch64", "arm64"):
+    there = cpu.features(host)
+    arm = host.machine in ("aarch64", "arm64")
+    if not (version.startswith("1.21.0") and arm and there) or "asimdhp" in there:
         return None
-    parts, there = cpu.parts(host), cpu.features(host)
-    packaged = "dist-packages" in file
-    if packaged and there and "asimdhp" not in there:
-        return (
-            "Debian's build of onnxruntime 1.21 uses half-precision instructions, which this "
-            "processor (Cortex-A53, Cortex-A72: Raspberry Pi 3, 4, Zero 2) does not have",
-            "use the wheel: python3 -m venv env && env/bin/pip install 'onnxruntime>=1.22'",
-        )
-    if not packaged and cpu.CORTEX_A72 in parts:
-        return (
-            "onnxruntime 1.21 ends with an illegal instruction on Cortex-A72 (Raspberry Pi 4)",
-            "pip install 'onnxruntime>=1.22'",
-        )
-    return None
+    words = (
+        "onnxruntime 1.21.0 uses half-precision instructions, which this processor (Cortex-A53, "
+        "Cortex-A72: Raspberry Pi 3, 4, Zero 2) does not have"
+    )
+    if "dist-packages" in file:
+        return words, "use the wheel: python3 -m venv env && env/bin/pip install onnxruntime"
+    return words, "pip install 'onnxruntime>=1.22'"
 
 
 def version_of(distribution: str) -> str:
@@ -133,6 +130,7 @@ def _lines(ended: Ended) -> dict[str, Loaded]:
             continue  # a package that prints
         said = tuple(told.pop("said", ()))
         is_done = "file" not in told
+        told = {key: value for key, value in told.items() if value}
         found[name] = replace(found.get(name, Loaded()), **told, said=said, is_done=is_done)
     return found
 

@@ -95,7 +95,8 @@ def _closed(host: Host) -> Check:
             else:
                 place.read_bytes()
         except OSError as error:
-            closed.append(f"/{path} ({(error.strerror or str(error)).lower()}: no {lost})")
+            why = (error.strerror or str(error)).lower()
+            closed.append(f"/{path} ({why}), for {lost}")
     if not closed:
         return good("/proc and /sys", "readable")
     return info("/proc and /sys", f"not readable: {'; '.join(closed)}")
@@ -131,5 +132,5 @@ def _throttle(bits: int) -> Check:
 def _home(path: Path) -> str:
     """A path as people may paste it: without the name of the user."""
     with suppress(RuntimeError, ValueError):
-        return f"~/{path.relative_to(Path.home())}"
+        return str("~" / path.relative_to(Path.home()))
     return str(path)
