@@ -116,7 +116,7 @@ def reset_group(state: CheckpointState) -> None:
     if GROUP not in state.groups:
         return
     group = state.groups[GROUP]
-    _rewind_schedule(state, group.step)
+    rewind_schedule(state, group.step)
     group.step = 0
     for own in group.moments.values():
         for kind, moment in own.items():
@@ -126,7 +126,7 @@ def reset_group(state: CheckpointState) -> None:
                 own[kind] = np.zeros_like(moment)
 
 
-def _rewind_schedule(state: CheckpointState, steps: int) -> None:
+def rewind_schedule(state: CheckpointState, steps: int) -> None:
     """The stored position follows the step counter, also if the next thing is a save."""
     # what is no schedule is for LinearLRScheduler.restore to refuse
     with suppress(KeyError, TypeError, ValueError, RecursionError):

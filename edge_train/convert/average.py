@@ -12,7 +12,7 @@ from typing import Literal
 from edge_train.checkpoint.format import Checkpoint
 from edge_train.checkpoint.source import Readable
 from edge_train.checkpoint.tensor import Tensor
-from edge_train.convert import intake, lazy
+from edge_train.convert import intake, lazy, private
 from edge_train.convert.foreign import described
 from edge_train.errors import CheckpointError
 
@@ -54,7 +54,7 @@ def average(
             frozen=frozen,
             groups=None if first.groups is None else (),
         )
-        intake.write(averaged, destination)
+        intake.write(private.outside_a_run(averaged), destination)
 
 
 def _weights(weights: Sequence[float] | None, count: int) -> list[float]:

@@ -10,8 +10,9 @@ from typing import Literal
 
 from edge_train.checkpoint.format import Checkpoint, Group, Property
 from edge_train.checkpoint.source import Readable
+from edge_train.checkpoint.state import TRAINABLE
 from edge_train.checkpoint.tensor import Tensor
-from edge_train.convert import intake
+from edge_train.convert import intake, private
 from edge_train.convert.foreign import described
 from edge_train.errors import CheckpointError, NominalStateError
 
@@ -34,7 +35,8 @@ def merge(
     if not sources:
         raise ValueError("nothing to merge: name at least one checkpoint")
     with ExitStack() as stack:
-        opened = [stack.enter_context(intake.opened_full(s, "a merge")) for s in sources]
+        whole = [stack.enter_context(intake.opened_full(s, "a merge")) for s in sources]
+        opened = [private.outside_a_run(c) for c in whole] if len(whole) > 1 else whole
         labels = [intake.label_of(source) for source in sources]
         if prefer == "last":
             opened, labels = opened[::-1], labels[::-1]
@@ -58,6 +60,8 @@ def _merged(
             own = tuple((name, moments) for name, moments in group.moments if name in fresh)
             _add_group(groups, replace(group, moments=own), label)
         for name, value in checkpoint.properties.items():
+            if name == TRAINABLE:
+                continue  # of all, at the end
             if name in properties and properties[name] != value and not may_differ:
                 raise CheckpointError(
                     f"property '{name}' is {properties[name]!r} and, in {label}, {value!r}; say "
@@ -65,7 +69,8 @@ def _merged(
                 )
             properties.setdefault(name, value)
     kept = tuple(groups.values()) if groups or any(c.groups is not None for c in opened) else None
-    return Checkpoint(tuple(trainable), tuple(frozen), groups=kept, properties=properties)
+    merged = Checkpoint(tuple(trainable), tuple(frozen), groups=kept, properties=properties)
+    return private.with_choice_of_all(merged, opened)
 
 
 def _fresh(checkpoint: Checkpoint, label: str, owner: dict[str, str], may_differ: bool) -> set[str]:
@@ -142,7 +147,7 @@ def transfer(
         changed = replace(
             model, trainable=trainable, frozen=frozen, groups=groups, is_nominal=False
         )
-        intake.write(changed, destination)
+        intake.write(private.outside_a_run(changed), destination)
     return report
 
 

@@ -22,7 +22,7 @@ from edge_train.checkpoint.builder import blocks
 from edge_train.checkpoint.format import Checkpoint
 from edge_train.checkpoint.source import Readable, Source, Span
 from edge_train.checkpoint.tensor import Tensor
-from edge_train.convert import intake
+from edge_train.convert import intake, private
 from edge_train.errors import ArtifactError, CheckpointCorrupt, CheckpointError, NominalStateError
 from edge_train.graph import ir, onnx_codec
 from edge_train.graph.onnx_codec import Source as ModelSource
@@ -109,17 +109,14 @@ def from_flat(
                 for t in tensors
             )
 
-        groups = checkpoint.groups
-        if reset_optimizer and groups is not None:
-            groups = tuple(replace(group, step=0, moments=()) for group in groups)
         changed = replace(
             checkpoint,
             trainable=filled(checkpoint.trainable),
             frozen=filled(checkpoint.frozen),
             is_nominal=False,
-            groups=groups,
         )
-        intake.write(changed, destination)
+        changed = private.outside_a_run(changed)
+        intake.write(private.rewound(changed) if reset_optimizer else changed, destination)
 
 
 def _layout(

@@ -14,7 +14,7 @@ from edge_train.checkpoint.format import Checkpoint
 from edge_train.checkpoint.parameter import unknown_name
 from edge_train.checkpoint.source import Readable
 from edge_train.checkpoint.tensor import Tensor
-from edge_train.convert import intake
+from edge_train.convert import intake, private
 from edge_train.errors import CheckpointError
 
 Path = str | os.PathLike[str]
@@ -38,8 +38,9 @@ def rewrite(
     with intake.opened(source) as checkpoint:
         if data_file is not None:
             checkpoint = replace(checkpoint, has_external_data=data_file)
-        if not optimizer and checkpoint.groups is not None:
-            checkpoint = replace(checkpoint, groups=())
+        if not optimizer:
+            groups = None if checkpoint.groups is None else ()
+            checkpoint = private.outside_a_run(replace(checkpoint, groups=groups))
         if not properties:
             checkpoint = replace(checkpoint, properties={})
         size = files.inline_bytes(checkpoint)
@@ -78,6 +79,7 @@ def rename(source: Readable, destination: Path, names: Mapping[str, str]) -> Non
             frozen=renamed(checkpoint.frozen),
             groups=groups,
         )
+        changed = private.with_choice_renamed(private.outside_a_run(changed), new_name)
         intake.write(changed, destination)
 
 
