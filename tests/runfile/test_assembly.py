@@ -1,0 +1,152 @@
+"""Run files end to end: CSV, images, splits, joined schedules, a budget, the documentation's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.digits import digits
+from support.runs import run_file
+from support.zoo import ZOO
+
+import edge_train
+from edge_train.cli import main
+from edge_train.demo import HERE
+from edge_train.errors import MemoryBudgetExceeded
+from edge_train.runfile.assembly import sources, trainer_of
+from edge_train.runfile.options import Options
+from edge_train.runfile.reading import RunFileError, read
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def _options(**keys: Any) -> Options:
+    """The digits' options with other keys, written with _ for the dot of a section."""
+    return read(None, [(key.replace("__", "."), value) for key, value in keys.items()])
+
+
+def test_csv_of_words_trains_a_classifier(
+    tmp_path: Path, rng: np.random.Generator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = ZOO["mlp_CrossEntropyLoss"]
+    means = {"setosa": 0.0, "versicolor": 2.0, "virginica": 4.0}
+    lines = ["a,b,c,d,species"]
+    for name, mean in list(means.items()) * 40:
+        lines.append(",".join([*(f"{x:.3f}" for x in rng.normal(mean, 0.5, 4)), name]))
+    (tmp_path / "flowers.csv").write_text("\n".join(lines))
+    words = ["train", "--artifacts", str(case.folder), "--data", str(tmp_path / "flowers.csv")]
+    words += ["--epochs", "30", "--rate", "0.02", "--metrics", "accuracy,f1", "--show", "none"]
+    words += ["--set", "data.split=0.2", "--folder", str(tmp_path / "run"), "--batch-size", "8"]
+    assert main(words) == 0
+    found = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert float(found["accuracy"]) >= 0.95
+    assert float(found["f1"]) >= 0.9
+
+
+def test_images_in_folders_train_the_digits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training, _ = digits()
+    for number in range(200):
+        label = training.labels[number]
+        path = tmp_path / "images" / str(label) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((training.x[number, 0] * 255).astype(np.uint8)).save(path)
+    words = ["train", "--artifacts", str(HERE / "artifacts"), "--show", "none", "--epochs", "8"]
+    words += ["--data", str(tmp_path / "images"), "--rate", "0.01", "--metrics", "accuracy"]
+    assert main([*words, "--set", "data.split=0.25"]) == 0
+    found = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert float(found["accuracy"]) > 0.7
+
+
+def test_a_split_is_disjoint_and_the_same_each_time() -> None:
+    options = _options(data__train=str(HERE / "digits.npz"), data__split=0.2)
+    module: Any = None  # an .npz asks nothing of the model
+    held, kept = sources(options, module)
+    assert held is not None
+    chosen = [rows.chosen for rows in (held, kept)]  # type: ignore[attr-defined]
+    assert [len(rows) for rows in chosen] == [359, 1438]
+    assert sorted(np.concatenate(chosen).tolist()) == list(range(1797))
+    again, _ = sources(options, module)
+    assert np.array_equal(again.chosen, chosen[0])  # type: ignore[union-attr]
+
+
+def _trainer(tmp_path: Path, *pairs: tuple[str, Any]) -> edge_train.Trainer:
+    return trainer_of(read(run_file(tmp_path), [("progress.show", "none"), *pairs]))
+
+
+def test_a_join_of_schedules(tmp_path: Path) -> None:
+    parts = [
+        {"kind": "linear", "rate": 0.1, "warmup": 10, "steps": 10},
+        {"kind": "cosine", "rate": 0.1, "steps": 60},
+        {"kind": "constant", "rate": 0.001},
+    ]
+    made = _trainer(
+        tmp_path,
+        ("training.steps", 90),
+        ("schedule.kind", "join"),
+        ("schedule.parts", parts),
+    )
+    assert made._schedule is not None
+    rates = [made._schedule.rate(step) for step in (0, 5, 10, 40, 69, 70, 89)]
+    assert rates == pytest.approx([0, 0.05, 0.1, 0.05, 0.1 * 0.000685, 0.001, 0.001], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        ([("schedule.kind", "join")], "schedule.parts: a join needs"),
+        (
+            [("schedule.kind", "join"), ("schedule.parts", [{"kind": "cosine", "rat": 1}])],
+            r"schedule.parts\[0\]: there is no key 'rat'",
+        ),
+        ([("schedule.kind", "step"), ("schedule.warmup", 0)], "schedule.every: say after how"),
+        ([("schedule.warmup", 9999)], "schedule.warmup: expected at most total"),
+        ([("training.micro_batch", "big")], "training.micro_batch: expected a whole number"),
+        ([("data.scale", {"pixels": "x"})], "data.scale: expected a table, got"),
+        ([("data.size", [8.5])], "data.size: expected a whole number or a list, each a whole"),
+        ([("training.trainable", "dense*")], "training.trainable: expected a list, each a text"),
+    ],
+)
+def test_mistakes(tmp_path: Path, pairs: list[tuple[str, Any]], said: str) -> None:
+    with pytest.raises(RunFileError, match=said):
+        _trainer(tmp_path, *pairs)
+
+
+def test_a_budget_chooses_the_micro_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(run_file(tmp_path))
+    words = ["train", path, "--epochs", "1", "--set", "training.batch_size=512"]
+    words += ["--set", "schedule.warmup=0"]
+    assert main([*words, "--memory-budget", "34MB"]) == 0
+    said = capsys.readouterr().err
+    assert re.search(r"note: \d+ micro-batches of \d+ rows make an update of 512 rows", said)
+    assert "BatchNormalization takes its statistics from each micro-batch" in said
+    with pytest.raises(MemoryBudgetExceeded, match="does not fit into"):
+        _trainer(tmp_path, ("memory.budget", "5MB"))
+
+
+def test_the_documentations_run_file_and_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (DOCS / "training.md").read_text()
+    (script,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    (toml,) = re.findall(r"```toml\n(.*?)```", text, re.S)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "artifacts").symlink_to(HERE / "artifacts")
+    (tmp_path / "digits.npz").symlink_to(HERE / "digits.npz")
+    (tmp_path / "run.toml").write_text(toml)
+    assert main(["train", "run.toml", "--epochs", "2", "--show", "none"]) == 0
+    training, test = digits()
+    for name, rows in (("train", training), ("test", test)):
+        np.savez(tmp_path / f"{name}.npz", pixels=rows.x[:96], labels=rows.labels[:96])
+    exec(compile(script.replace('"run"', '"scripted"'), "training.md", "exec"), {})
+    assert "StopReason.COMPLETED" in capsys.readouterr().out
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["reason"] == "completed"
