@@ -10,19 +10,30 @@ import numpy as np
 import onnxruntime
 import pytest
 from support.child import MEMORY, run_python, succeed
-from support.devices import native_api, opencl, use_native
+from support.devices import ctypes_api, native_api, opencl, use_native
 
 from edge_train.device import Device, DeviceBuffer, native, open_device
 from edge_train.errors import NativeError, ShapeMismatch
 
 Opener = Callable[[], Device]
-KINDS = ("cpu", "cpu:huge", "cpu without native", "opencl", "opencl with copies")
+KINDS = (
+    "cpu",
+    "cpu:huge",
+    "cpu without native",
+    "cpu by ctypes",
+    "opencl",
+    "opencl with copies",
+    "opencl by ctypes",
+)
 
 
 @pytest.fixture(params=KINDS)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
     kind = str(request.param)
     use_native(monkeypatch, "without" not in kind)
+    if "ctypes" in kind:
+        api = ctypes_api()
+        monkeypatch.setattr(native, "library", lambda: api)
     if kind.startswith("opencl"):
         return opencl(copies="copies" in kind)
     return open_device(kind.split()[0])

@@ -13,9 +13,11 @@ from support.snapshot import differences, snapshot
 from support.training import module_of
 from support.zoo import ZOO, ZOO_MODELS, Artifacts
 
+from edge_train import demo
 from edge_train.api import CheckpointState, Module, Optimizer
 from edge_train.convert.nominal import to_nominal
 from edge_train.device import Device, open_device
+from edge_train.device.memories import OpenClMemory
 from edge_train.errors import CheckpointError
 from edge_train.optimizer import reset_group
 
@@ -136,6 +138,36 @@ def test_a_state_has_one_device(device: Device) -> None:
     again = Module(BN.training_model, module.state, device=device)
     assert again.arena is module.arena
     assert Module(BN.training_model, module.state).arena is module.arena
+
+
+@pytest.mark.parametrize("copies", [False, True], ids=["shared pages", "copies"])
+def test_digits_are_learned_with_the_moments_on_the_opencl_device(
+    copies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two passes over the demo's digits: the CPU's losses, and it has learned."""
+    use_native(monkeypatch, True)
+    training, test = demo.load_digits()
+    curves = []
+    for device in (opencl(copies=copies), open_device("cpu")):
+        graphs = demo.HERE / "artifacts"
+        state = CheckpointState.load_checkpoint(graphs / "checkpoint", device=device)
+        module = Module(graphs / "training_model.onnx", state, graphs / "eval_model.onnx")
+        optimizer = Optimizer(graphs / "optimizer_model.onnx", module)
+        optimizer.set_learning_rate(5e-3)
+        rng, losses = np.random.default_rng(7), []
+        for _ in range(2):
+            for x, labels in training.batches(32, rng):
+                module.lazy_reset_grad()
+                losses.append(float(module(x, labels)))
+                assert optimizer.step()
+        if isinstance(state.memory, OpenClMemory):
+            assert [pages.on_device for pages in state.memory.buffers] == [False, False, True, True]
+        losses.append(float(module.eval()(test.x, test.labels)))
+        curves.append(losses)
+    if opencl().info().exact:
+        assert curves[0] == curves[1]
+    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-3)
+    assert curves[0][-1] < 0.5 < 2 < curves[0][0]
 
 
 # ---- the flat buffer in a file --------------------------------------------------------------

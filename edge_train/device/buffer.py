@@ -67,6 +67,12 @@ class DeviceBuffer:
             raise ValueError(f"{self!r} is no buffer of the native library")
         return pages.handle
 
+    @property
+    def on_device(self) -> bool:
+        """Whether the device owns the memory now, and the host does not see it."""
+        pages = self._alive()
+        return isinstance(pages, NativePages) and not pages.api.buffer_address(pages.handle)
+
     def numpy(self) -> np.ndarray:
         """A view of the memory in the buffer's shape, handed to the host if it is not there."""
         self.to_host()
@@ -110,7 +116,7 @@ class DeviceBuffer:
         self._check_room(array.size, array.dtype, offset)
         flat = np.ascontiguousarray(array).reshape(-1)
         pages = self._alive()
-        if isinstance(pages, NativePages) and not pages.api.buffer_address(pages.handle):
+        if isinstance(pages, NativePages) and self.on_device:
             start = offset * self.dtype.itemsize
             self.device.check(
                 pages.api.buffer_write(pages.handle, start, flat.ctypes.data, flat.nbytes), "write"
@@ -123,7 +129,7 @@ class DeviceBuffer:
         count = self.size - offset if count is None else count
         self._check_room(count, self.dtype, offset)
         pages = self._alive()
-        if isinstance(pages, NativePages) and not pages.api.buffer_address(pages.handle):
+        if isinstance(pages, NativePages) and self.on_device:
             out = np.empty(count, self.dtype)
             start = offset * self.dtype.itemsize
             self.device.check(
@@ -136,7 +142,7 @@ class DeviceBuffer:
     def fill(self, value: float) -> None:
         """Sets every element."""
         pages = self._alive()
-        if isinstance(pages, NativePages) and not pages.api.buffer_address(pages.handle):
+        if isinstance(pages, NativePages) and self.on_device:
             if self.dtype.itemsize != 4:
                 self.write(np.full(self.size, value, self.dtype))
                 return

@@ -81,6 +81,11 @@ class BufferMemory(Memory):
         """A buffer of the device."""
         return self._allocate(size)
 
+    @property
+    def buffers(self) -> tuple[DeviceBuffer, ...]:
+        """Weights, gradients, moments, as far as they were asked for."""
+        return tuple(self._buffers.values())
+
     def _allocate(self, size: int) -> Floats:
         buffer = self._device.allocate(size)
         array = buffer.numpy()

@@ -13,6 +13,7 @@ import pytest
 from edge_train.device import Device, native, open_device
 from edge_train.device.native import Api
 from edge_train.errors import NativeError
+from edge_train.kernels.native import library_path
 
 NATIVE = Path(__file__).parents[2] / "native"
 SOURCES = ("device.c", "device_opencl.c", "memory.c")
@@ -50,6 +51,22 @@ def native_api() -> Api:
             shutil.rmtree(folder)
     assert present is not None
     return present
+
+
+@lru_cache(maxsize=1)
+def ctypes_api() -> Api:
+    """The same library bound by ctypes, as where cffi cannot be had."""
+    path = library_path()
+    if path is None:
+        pytest.skip("no native library for this machine: build it with tools/build_kernels.py")
+    functions, loaded = native._through_ctypes(path)
+    if not functions:
+        pytest.skip("the native library here is older than device memory; build it again")
+    api = Api(functions, loaded)
+    addresses = native._system()
+    assert addresses is not None
+    assert api.device_init(addresses.ctypes.data, addresses.size) == 0
+    return api
 
 
 def use_native(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
