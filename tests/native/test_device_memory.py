@@ -55,6 +55,31 @@ def test_under_the_address_sanitizer(
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
 
 
+@pytest.mark.qemu
+@pytest.mark.parametrize(
+    ("emulator", "triple"),
+    [
+        ("qemu-aarch64-static", "aarch64-linux-gnu"),
+        ("qemu-arm-static", "arm-linux-gnueabihf"),
+    ],
+)
+def test_on_emulated_arm(emulator: str, triple: str, tmp_path: Path) -> None:
+    """64 and 32 bits: handles and offsets are 64-bit numbers on both."""
+    cross, runner = shutil.which(f"{triple}-gcc"), shutil.which(emulator)
+    if cross is None or runner is None or not Path(f"/usr/{triple}").is_dir():
+        pytest.skip(f"no {triple}-gcc, no libc6-dev for it, or no {emulator}")
+    program = tmp_path / "device_test"
+    command = [cross, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", str(TEST)]
+    subprocess.run([*command, *map(str, SOURCES), "-o", str(program), "-ldl", "-lm"], check=True)
+    done = subprocess.run(
+        [runner, "-L", f"/usr/{triple}", str(program), str(tmp_path / "file")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
 def test_the_sanitizer_sees_a_fault(tmp_path: Path) -> None:
     """The same program, with a copy that goes one byte too far: it must not pass."""
     text = TEST.read_text()
