@@ -28,12 +28,17 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser(
         "demo",
         help="train a small CNN on the UCI handwritten digits, from nominal checkpoint to export",
+        epilog="example: edge-train demo --folder digits --epochs 5. "
+        "exit codes: 0 at least 97 %% of the test images are right, 1 fewer, 2 no place to write",
     )
     demo.add_argument("--folder", type=Path, help="keep the files in FOLDER (default: a scratch)")
     demo.add_argument("--epochs", type=_positive, default=15, help="passes over the data (15)")
     demo.set_defaults(run=_demo)
     nominal = commands.add_parser(
-        "to-nominal", help="turn a full checkpoint into a nominal one: names without data"
+        "to-nominal",
+        help="turn a full checkpoint into a nominal one: names without data",
+        epilog="example: edge-train to-nominal checkpoint nominal_checkpoint. "
+        "exit codes: 0 written, 2 files that cannot be used",
     )
     nominal.add_argument("checkpoint", type=Path, help="a complete checkpoint")
     nominal.add_argument("nominal", type=Path, help="the nominal checkpoint to write")

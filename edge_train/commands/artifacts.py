@@ -27,6 +27,8 @@ examples:
       one of several outputs, part of the network frozen
   edge-train artifacts model.onnx --loss none --optimizer sgd --clip 1.0
       the first output is the loss already; gradients clipped to norm 1
+
+exit codes: 0 written, 2 a model or words that cannot be used
 """
 
 

@@ -23,7 +23,9 @@ examples:
   edge-train convert average a/checkpoint b/checkpoint --weights 120 80 --out mean
       one round of federated averaging, by rows
   edge-train convert diff before/checkpoint after/checkpoint
-      names, shapes, largest differences; exit code 1 if there are any
+      names, shapes, largest differences
+
+exit codes: 0 done, 1 diff found a difference, 2 files or words that cannot be used
 """
 
 

@@ -22,7 +22,8 @@ def test_changelog_tells_of_this_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/README.md", "docs/generating.md", "docs/migrating.md"]
+    "page",
+    ["README.md", "docs/README.md", "docs/generating.md", "docs/migrating.md", "docs/commands.md"],
 )
 def test_links_of_the_pages_exist(page: str) -> None:
     path = ROOT / page
