@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.digits import trainer, weights
+from support.digits import digits, trainer, weights
 
 from edge_train import atomic
 from edge_train.errors import CheckpointError
@@ -106,6 +106,9 @@ def test_no_whole_state_is_an_error_not_a_new_run(two_states: Path) -> None:
 
 
 def test_weights_of_a_run_are_the_best_else_the_newest_whole_ones(two_states: Path) -> None:
+    assert weights_in(two_states) == RunFolder(two_states).states()[0]
+    _, test = digits()
+    trainer(steps=9, folder=two_states, evaluation=(test.x, test.labels)).run()
     best = two_states / "best"
     assert weights_in(two_states) == best
     best.write_bytes(b"ODTC")
