@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,14 @@ class Workload:
     batches: int  # distinct ones
     feed: Callable[[np.random.Generator, int], list[Any]]
     rate: float = 1e-3
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
+    subset: tuple[str, ...] | None = None  # patterns of what is trained on the device, None: all
+
+    @property
+    def trained(self) -> list[str]:
+        """The names of what is trained on the device."""
+        patterns = self.subset or ("*",)
+        return [n for n in self.trainable if any(fnmatchcase(n, each) for each in patterns)]
 
     def feeds(self) -> list[list[Any]]:
         """The distinct batches."""
@@ -86,11 +95,11 @@ class Builder:
         self.weight(f"{name}.b", n_out)
         return self.add("Gemm", x, f"{name}.w", f"{name}.b", transB=1)
 
-    def workload(self, name: str, inputs: Sequence[Any], y: str, classes: int, **options: Any
+    def workload(self, name: str, inputs: Sequence[Any], y: str, *dims: int | str, **options: Any
                  ) -> Workload:  # fmt: skip
         from onnx import TensorProto, helper, numpy_helper
 
-        output = helper.make_tensor_value_info(y, TensorProto.FLOAT, ["batch", classes])
+        output = helper.make_tensor_value_info(y, TensorProto.FLOAT, ["batch", *dims])
         constants = [numpy_helper.from_array(value, key) for key, value in self.weights.items()]
         graph = helper.make_graph(self.nodes, name, list(inputs), [output], constants)
         opsets = [helper.make_opsetid("", 17)]
@@ -100,7 +109,9 @@ class Builder:
             for key, value in self.weights.items()
             if key not in self.frozen and value.dtype == np.float32 and "." in key
         )
-        return Workload(name, bytes(data), trainable, tuple(self.frozen), **options)
+        return Workload(
+            name, bytes(data), trainable, tuple(self.frozen), weights=self.weights, **options
+        )
 
 
 def _image(name: str, channels: int, size: int) -> Any:
@@ -132,6 +143,21 @@ def mlp(batch: int) -> Workload:
     # a handful of single rows would be learned by heart at once: subnormal gradients are slow
     few, steps = (1024, 250) if batch == 1 else (32, 60)
     return b.workload("mlp", [x], y, 10, batch=batch, steps=steps, batches=few, feed=feed)
+
+
+def wide() -> Workload:
+    """One layer of 4000 x 4000 weights: 16 million for the optimizer, little for the rest."""
+    from onnx import TensorProto, helper
+
+    b = Builder()
+    y = b.gemm("x", "fc", 4000, 3999)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4000])
+
+    def feed(rng: np.random.Generator, batch: int) -> list[Any]:
+        rows = rng.random((batch, 4000), dtype=np.float32)
+        return [rows, rng.integers(0, 3999, batch, dtype=np.int64)]
+
+    return b.workload("wide", [x], y, 3999, batch=1, steps=5, batches=16, feed=feed)
 
 
 _MOBILENET = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
@@ -227,6 +253,30 @@ def bert(batch: int = 8, layers: int = 4, d: int = 256, length: int = 128) -> Wo
     return b.workload("bert", [ids], y, 2, batch=batch, steps=4, batches=4, feed=feed)
 
 
+def tagger(batch: int = 8, length: int = 32, d: int = 64, hidden: int = 128) -> Workload:
+    """A label out of 12 for every token: embedding, LSTM, linear."""
+    from onnx import TensorProto, helper
+
+    b, words, classes = Builder(), 2000, 12
+    b.weight("embed.w", words, d, fan=2 * d)
+    x = b.add("Transpose", b.add("Gather", "embed.w", "ids"), perm=[1, 0, 2])
+    b.weight("lstm.w", 1, 4 * hidden, d, fan=2 * d)
+    b.weight("lstm.r", 1, 4 * hidden, hidden, fan=2 * hidden)
+    b.weight("lstm.b", 1, 8 * hidden)
+    b.constant("one", np.array([1], np.int64))
+    y = b.add("Squeeze", b.add("LSTM", x, "lstm.w", "lstm.r", "lstm.b", hidden_size=hidden), "one")
+    scores = b.add("Transpose", b.linear(y, "head", hidden, classes), perm=[1, 2, 0])
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", length])
+
+    def feed(rng: np.random.Generator, batch: int) -> list[Any]:
+        tokens = rng.integers(0, words, (batch, length), dtype=np.int64)
+        return [tokens, tokens % classes]
+
+    return b.workload(
+        "tagger", [ids], scores, classes, length, batch=batch, steps=20, batches=16, feed=feed
+    )
+
+
 def _heads(b: Builder, x: str) -> str:
     return b.add("Transpose", b.add("Reshape", x, "heads"), perm=[0, 2, 1, 3])
 
@@ -252,11 +302,21 @@ def _norm(b: Builder, x: str, name: str, d: int) -> str:
     return b.add("Add", b.add("Mul", scaled, f"{name}.g"), f"{name}.b")
 
 
+def _part(work: Workload, *patterns: str) -> Workload:
+    return replace(work, subset=patterns)
+
+
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "mlp64": lambda: mlp(64),
     "mlp1": lambda: mlp(1),
+    "mlp1_biases_head": lambda: _part(mlp(1), "fc2.*", "*.b"),
+    "mlp1_head": lambda: _part(mlp(1), "fc2.*"),
     "mobilenet": lambda: mobilenet(False),
     "mobilenet_bn": lambda: mobilenet(True),
+    "mobilenet_head": lambda: _part(mobilenet(False), "head.*"),
+    "mobilenet_biases_head": lambda: _part(mobilenet(False), "head.*", "*.b"),
     "resnet18": resnet18,
     "bert": bert,
+    "tagger": tagger,
+    "wide": wide,
 }
