@@ -12,7 +12,7 @@ typedef struct curve {
 
 typedef struct elements {
   const float *dy, *x, *bias;
-  float *y;
+  float *y, *dsum, *sums; /* sums: of each job's rows */
   size_t count, width, rows, jobs;
   float alpha;
 } elements;
@@ -77,26 +77,32 @@ INLINE vf leaky_relu_slope(vf dy, vf y, float alpha) {
   return dy * choose(y > 0.0f, splat(1.0f), splat(alpha));
 }
 
-/* One row, `bias` its first element or 0. */
-INLINE void map_row(const elements *e, size_t at, size_t count, formula f) {
-  const float *x = e->x + at, *dy = e->dy ? e->dy + at : x;
-  float *y = e->y + at;
-  size_t i = 0;
+/* One row; a gradient's values are added to `sums` where there are any. */
+INLINE void map_row(const elements *e, size_t at, size_t count, float *sums, formula f) {
+  const float *x = e->x + at, *dy = e->dy ? e->dy + at : x, *bias = e->bias;
+  float *y = e->y + at, alpha = e->alpha;
+  size_t i = 0, rest = count % VL;
   for (; i + VL <= count; i += VL) {
     vf in = load(x + i);
-    if (e->bias) in += load(e->bias + i);
-    store(y + i, f(load(dy + i), in, e->alpha));
+    if (bias) in += load(bias + i);
+    vf out = f(load(dy + i), in, alpha);
+    store(y + i, out);
+    if (sums) store(sums + i, load(sums + i) + out);
   }
-  if (i == count) return;
-  vf in = load_part(x + i, count - i);
-  if (e->bias) in += load_part(e->bias + i, count - i);
-  store_part(y + i, f(load_part(dy + i, count - i), in, e->alpha), count - i);
+  if (rest == 0) return;
+  vf in = load_part(x + i, rest);
+  if (bias) in += load_part(bias + i, rest);
+  vf out = f(load_part(dy + i, rest), in, alpha);
+  store_part(y + i, out, rest);
+  if (sums) store_part(sums + i, load_part(sums + i, rest) + out, rest);
 }
 
 INLINE void map_rows(const elements *e, size_t job, formula f) {
   size_t end = part_start(job + 1, e->jobs, e->rows);
+  float *sums = e->sums ? e->sums + job * e->width : 0;
+  if (sums) memset(sums, 0, e->width * sizeof(float));
   for (size_t row = part_start(job, e->jobs, e->rows); row < end; row++)
-    map_row(e, row * e->width, least(e->width, e->count - row * e->width), f);
+    map_row(e, row * e->width, least(e->width, e->count - row * e->width), sums, f);
 }
 
 static const char *curve_create(void *state, const et_attributes *attributes) {
@@ -106,50 +112,63 @@ static const char *curve_create(void *state, const et_attributes *attributes) {
 }
 
 /* Reads x and the optional bias behind it, makes y and the rows; 0 after an error. */
-static int elements_begin(elements *e, et_context *context, size_t first) {
-  et_tensor x, bias;
-  if (!et_input(context, first, &x)) return 0;
-  e->x = x.data;
-  e->count = x.count;
+static int elements_begin(elements *e, et_context *context, size_t first, et_tensor *x) {
+  et_tensor bias;
+  if (!et_input(context, first, x)) return 0;
+  e->x = x->data;
+  e->count = x->count;
   e->width = BLOCK;
   if (et_input(context, first + 1, &bias)) {
-    if (bias.rank != 1 || x.rank < 1 || bias.dim[0] != x.dim[x.rank - 1])
+    if (bias.rank != 1 || x->rank < 1 || bias.dim[0] != x->dim[x->rank - 1])
       return et_fail(context, "the bias is not as long as the last axis of x"), 0;
     e->bias = bias.data;
     e->width = bias.count;
   }
-  e->y = et_output_like(context, 0, &x);
-  if (!e->y || e->count == 0) return 0;
-  e->rows = panels(e->count, e->width);
-  e->jobs = least(e->rows, jobs_for(e->count));
-  return 1;
+  e->y = et_output_like(context, 0, x);
+  return !et_failed(context);
 }
 
-/* A forward op (x, bias) and a gradient (dy, x, bias). */
-#define FORWARD(name, f)                                                              \
-  static void name##_job(void *user, size_t job) { map_rows(user, job, f); }          \
-  static void name##_compute(const void *state, et_context *context) {                \
-    elements e = {.alpha = ((const curve *)state)->alpha};                            \
-    if (elements_begin(&e, context, 0)) et_parallel(context, name##_job, e.jobs, &e); \
+static void elements_run(elements *e, et_context *context, void (*job)(void *, size_t)) {
+  e->rows = e->width ? panels(e->count, e->width) : 0;
+  e->jobs = least(e->rows, jobs_for(e->count));
+  if (e->dsum) e->sums = et_scratch(context, most(e->jobs, 1) * e->width * sizeof(float));
+  et_parallel(context, job, e->jobs, e);
+  if (e->dsum && !et_failed(context)) add_jobs(e->dsum, e->sums, e->width, e->width, e->jobs);
+}
+
+/* (dy, x, bias) -> dx, and its sum over all axes but the last. */
+static void elements_gradient(const curve *c, et_context *context, void (*job)(void *, size_t)) {
+  elements e = {.alpha = c->alpha};
+  et_tensor dy, x;
+  if (!et_input(context, 0, &dy) || !elements_begin(&e, context, 1, &x)) return;
+  if (dy.count != e.count) return et_fail(context, "dy is not of the size of x");
+  e.dy = dy.data;
+  size_t last = x.rank ? x.dim[x.rank - 1] : 1;
+  e.dsum = last ? et_output(context, 1, &last, 1) : 0;
+  if (e.dsum) e.width = last;
+  elements_run(&e, context, job);
+}
+
+#define FORWARD(name)                                                              \
+  static void name##_job(void *user, size_t job) { map_rows(user, job, name); }    \
+  static void name##_compute(const void *state, et_context *context) {             \
+    elements e = {.alpha = ((const curve *)state)->alpha};                         \
+    et_tensor x;                                                                   \
+    if (elements_begin(&e, context, 0, &x)) elements_run(&e, context, name##_job); \
   }
-#define GRADIENT(name, f)                                                           \
-  static void name##_job(void *user, size_t job) { map_rows(user, job, f); }        \
-  static void name##_compute(const void *state, et_context *context) {              \
-    elements e = {.alpha = ((const curve *)state)->alpha};                          \
-    et_tensor dy;                                                                   \
-    if (!et_input(context, 0, &dy) || !elements_begin(&e, context, 1)) return;      \
-    if (dy.count != e.count) return et_fail(context, "dy is not of the size of x"); \
-    e.dy = dy.data;                                                                 \
-    et_parallel(context, name##_job, e.jobs, &e);                                   \
+#define GRADIENT(name)                                                          \
+  static void name##_job(void *user, size_t job) { map_rows(user, job, name); } \
+  static void name##_compute(const void *state, et_context *context) {          \
+    elements_gradient(state, context, name##_job);                              \
   }
 
-FORWARD(gelu, gelu)
-FORWARD(fast_gelu, fast_gelu)
-FORWARD(quick_gelu, quick_gelu)
-GRADIENT(gelu_grad, gelu_slope)
-GRADIENT(fast_gelu_grad, fast_gelu_slope)
-GRADIENT(quick_gelu_grad, quick_gelu_slope)
-GRADIENT(sigmoid_grad, sigmoid_slope)
-GRADIENT(tanh_grad, tanh_slope)
-GRADIENT(relu_grad, relu_slope)
-GRADIENT(leaky_relu_grad, leaky_relu_slope)
+FORWARD(gelu)
+FORWARD(fast_gelu)
+FORWARD(quick_gelu)
+GRADIENT(gelu_slope)
+GRADIENT(fast_gelu_slope)
+GRADIENT(quick_gelu_slope)
+GRADIENT(sigmoid_slope)
+GRADIENT(tanh_slope)
+GRADIENT(relu_slope)
+GRADIENT(leaky_relu_slope)

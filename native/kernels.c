@@ -17,6 +17,7 @@
 #include "layer_norm.c"
 #include "cross_entropy.c"
 #include "gather.c"
+#include "heads.c"
 
 static const et_op ops[] = {
     {"Release", "f+", "f", sizeof(release_state), et_release_create, et_release_compute, 0},
@@ -31,16 +32,19 @@ static const et_op ops[] = {
     {"Gelu", "fF", "f", sizeof(curve), curve_create, gelu_compute, 1},
     {"FastGelu", "fF", "f", sizeof(curve), curve_create, fast_gelu_compute, 1},
     {"QuickGelu", "fF", "f", sizeof(curve), curve_create, quick_gelu_compute, 1},
-    {"GeluGrad", "ffF", "f", sizeof(curve), curve_create, gelu_grad_compute, 1},
-    {"FastGeluGrad", "ffF", "f", sizeof(curve), curve_create, fast_gelu_grad_compute, 1},
-    {"QuickGeluGrad", "ffF", "f", sizeof(curve), curve_create, quick_gelu_grad_compute, 1},
-    {"SigmoidGrad", "ff", "f", sizeof(curve), curve_create, sigmoid_grad_compute, 1},
-    {"TanhGrad", "ff", "f", sizeof(curve), curve_create, tanh_grad_compute, 1},
-    {"ReluGrad", "ff", "f", sizeof(curve), curve_create, relu_grad_compute, 1},
-    {"LeakyReluGrad", "ff", "f", sizeof(curve), curve_create, leaky_relu_grad_compute, 1},
+    {"GeluGrad", "ffF", "fF", sizeof(curve), curve_create, gelu_slope_compute, 1},
+    {"FastGeluGrad", "ffF", "fF", sizeof(curve), curve_create, fast_gelu_slope_compute, 1},
+    {"QuickGeluGrad", "ffF", "fF", sizeof(curve), curve_create, quick_gelu_slope_compute, 1},
+    {"SigmoidGrad", "ffF", "fF", sizeof(curve), curve_create, sigmoid_slope_compute, 1},
+    {"TanhGrad", "ffF", "fF", sizeof(curve), curve_create, tanh_slope_compute, 1},
+    {"ReluGrad", "ffF", "fF", sizeof(curve), curve_create, relu_slope_compute, 1},
+    {"LeakyReluGrad", "ffF", "fF", sizeof(curve), curve_create, leaky_relu_slope_compute, 1},
     {"SoftmaxGrad", "ff", "f", sizeof(axes), axes_create, softmax_compute, 1},
     {"LogSoftmaxGrad", "ff", "f", sizeof(axes), axes_create, log_softmax_compute, 1},
-    {"LayerNormalizationGrad", "fffff", "FFF", 0, 0, layer_norm_grad, 1},
+    {"LayerNormalizationGrad", "fffffFFF", "FFFF", 0, 0, layer_norm_grad, 1},
+    {"AddedLayerNormalization", "fFFfF", "fFFF", sizeof(float), added_norm_create, added_norm_compute, 0},
+    {"Heads", "fF", "f", 0, 0, heads_compute, 0},
+    {"HeadsGrad", "f", "fF", 0, 0, heads_gradient, 0},
     {"GatherGrad", "i*f", "f", sizeof(gather_axis), gather_create, gather_gradient, 0},
     {"CrossEntropy", "f*F", "fF", sizeof(loss_form), loss_create, entropy_compute, 0},
     {"CrossEntropyGrad", "ff*F", "f", sizeof(loss_form), loss_create, entropy_gradient, 0},

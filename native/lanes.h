@@ -22,4 +22,13 @@ static inline void lanes_store(float *p, vf v, lanes l) {
     store_part(p + l.at, v, l.count);
 }
 
+/* out (width) = what the jobs have summed up, each in a row of `stride`: in their order. */
+static inline void add_jobs(float *out, const float *sums, size_t width, size_t stride, size_t jobs) {
+  EACH_LANES(l, width) {
+    vf sum = {0};
+    for (size_t job = 0; job < jobs; job++) sum += lanes_load(sums + job * stride, l);
+    lanes_store(out, sum, l);
+  }
+}
+
 #endif

@@ -64,6 +64,8 @@ static inline vf vlog(vf x) {
   return choose(x < splat(__builtin_inff()), y, x);
 }
 
+/* Of numbers above 0: hardware's, everywhere. */
+static inline float root_of(float x) { return __builtin_sqrtf(x); }
 static inline float log_of(float x) { return vlog(splat(x))[0]; }
 
 /* 1 / (1 + e^-x); below -87 a tiny number instead of a tinier one. */

@@ -4,14 +4,16 @@ typedef struct softmax {
   const float *dy, *y;
   float *dx;
   size_t rows, width, jobs;
+  float scale;
 } softmax;
 
 typedef struct axes {
   int64_t last; /* how many axes, from the end, one softmax runs over */
+  float scale;  /* of dx */
 } axes;
 
-/* y (dy - sum of dy y). */
-static void softmax_row(const float *dy, const float *y, float *dx, size_t width) {
+/* scale y (dy - sum of dy y). */
+static void softmax_row(const float *dy, const float *y, float *dx, size_t width, float scale) {
   vf sums[4] = {{0}, {0}, {0}, {0}};
   size_t i = 0, whole = width / VL * VL, rest = width - whole;
   for (; i + 4 * VL <= width; i += 4 * VL)
@@ -19,8 +21,8 @@ static void softmax_row(const float *dy, const float *y, float *dx, size_t width
   for (; i < whole; i += VL) sums[0] += load(dy + i) * load(y + i);
   if (rest) sums[1] += load_part(dy + i, rest) * load_part(y + i, rest);
   vf total = splat(sum_of((sums[0] + sums[1]) + (sums[2] + sums[3])));
-  for (i = 0; i < whole; i += VL) store(dx + i, load(y + i) * (load(dy + i) - total));
-  if (rest) store_part(dx + i, load_part(y + i, rest) * (load_part(dy + i, rest) - total), rest);
+  for (i = 0; i < whole; i += VL) store(dx + i, scale * load(y + i) * (load(dy + i) - total));
+  if (rest) store_part(dx + i, scale * load_part(y + i, rest) * (load_part(dy + i, rest) - total), rest);
 }
 
 /* dy - exp(y) sum of dy. */
@@ -41,7 +43,7 @@ static void softmax_job(void *user, size_t job) {
   size_t end = part_start(job + 1, s->jobs, s->rows);
   for (size_t row = part_start(job, s->jobs, s->rows); row < end; row++) {
     size_t at = row * s->width;
-    softmax_row(s->dy + at, s->y + at, s->dx + at, s->width);
+    softmax_row(s->dy + at, s->y + at, s->dx + at, s->width, s->scale);
   }
 }
 
@@ -57,6 +59,7 @@ static void log_softmax_job(void *user, size_t job) {
 static const char *axes_create(void *state, const et_attributes *attributes) {
   axes *a = state;
   a->last = et_attr_int(attributes, "axes", 1);
+  a->scale = et_attr_float(attributes, "scale", 1.0f);
   return a->last < 1 || a->last > ET_MAX_RANK ? "axes is from 1 to 8" : 0;
 }
 
@@ -72,7 +75,7 @@ static void softmax_gradient(const axes *a, et_context *context, void (*job)(voi
   et_tensor dy, y;
   if (!et_input(context, 0, &dy) || !et_input(context, 1, &y)) return;
   if (dy.count != y.count) return et_fail(context, "dy is not of the size of y");
-  softmax s = {.dy = dy.data, .y = y.data, .dx = et_output_like(context, 0, &y)};
+  softmax s = {.dy = dy.data, .y = y.data, .dx = et_output_like(context, 0, &y), .scale = a->scale};
   if (!s.dx || y.count == 0) return;
   s.width = row_width(a, &y);
   if (s.width == 0) return et_fail(context, "y has fewer axes than the softmax");

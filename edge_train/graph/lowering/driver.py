@@ -13,6 +13,7 @@ from edge_train import dtypes
 from edge_train.errors import EdgeTrainError, UnsupportedOp
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder, LabelRange, Refuse
+from edge_train.graph.lowering.fused.chains import fold_chains
 from edge_train.graph.lowering.fused.clips import with_clip_bits
 from edge_train.graph.lowering.fused.epilogues import fold_clips
 from edge_train.graph.lowering.registry import cast_away, fused_rule_for, lowers, rule_for
@@ -91,7 +92,9 @@ def lower(model: ir.Model, fused: bool = False) -> Lowered:
         raise LoweringRefused(refused, model, b.nodes)
     repair(b)
     if fused:
-        fold_clips(b, {alias.get(value.name, value.name) for value in model.graph.outputs})
+        made = {alias.get(value.name, value.name) for value in model.graph.outputs}
+        fold_chains(b, made)
+        fold_clips(b, made)
     return _assemble(model, b, alias)
 
 
