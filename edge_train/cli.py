@@ -84,7 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
     except (EdgeTrainError, OSError, ValueError, ImportError) as error:
-        print(f"edge-train: {' '.join(str(error).split())}", file=sys.stderr)
+        hint = "; edge-train doctor says what is missing here"
+        more = hint if isinstance(error, ModuleNotFoundError) else ""
+        print(f"edge-train: {' '.join(str(error).split())}{more}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("edge-train: stopped", file=sys.stderr)

@@ -13,6 +13,7 @@ import numpy as np
 from edge_train.api import CheckpointState, Module, Optimizer
 from edge_train.kernels import native, select
 from edge_train.session import thread_count
+from edge_train.training.process import peak_bytes
 
 _DEMO = Path(__file__).parents[1] / "demo"
 _ROWS = 32
@@ -39,17 +40,11 @@ def measure() -> dict[str, Any]:
         "before": before,
         "after": after,
         "milliseconds": elapsed * 1e3,
-        "peak": _peak(),
+        "peak": peak_bytes(),
         "kernels": select().name,
         "library": library.name if library else None,
         "threads": thread_count(),
     }
-
-
-def _peak() -> int:
-    import resource  # not on Windows, where the rest of the module still imports
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 if __name__ == "__main__":

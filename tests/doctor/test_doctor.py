@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.child import ROOT
+from support.child import ROOT, run_python
 from support.machine import PI_CPUINFO, write_command, write_tree
 
 from edge_train import doctor
@@ -323,3 +323,20 @@ def test_the_home_folder_is_not_shown(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "runs").mkdir()
     texts = [f"{c.name} {c.text}" for c in places.checks(asked) if c.name.startswith("folder")]
     assert texts[0].startswith("folder ~/runs ~/runs, ")
+
+
+def test_the_command_works_where_nothing_is_installed() -> None:
+    """pip install --no-deps: every other command names the doctor, who names the packages."""
+    code = """
+import sys
+for name in ("numpy", "flatbuffers", "google", "tqdm", "onnxruntime", "onnx"):
+    sys.modules[name] = None
+from edge_train import cli, doctor
+assert cli.main(["inspect", sys.argv[1]]) == 2
+print(*sorted(name for name in sys.modules if name.startswith("edge_train.doctor")))
+"""
+    done = run_python(code, ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "edge_train.doctor.packages" in done.stdout
+    assert done.stderr.endswith("; edge-train doctor says what is missing here\n")
+    assert done.stderr.count("\n") == 1
