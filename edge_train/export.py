@@ -93,11 +93,12 @@ def _zeros(tensor: Tensor) -> ir.Tensor:
 
 
 def _check_adapter(adapter: Sequence[str], weights: Mapping[str, Tensor]) -> None:
-    unknown = [name for name in adapter if name not in weights]
+    numbers = [name for name, tensor in weights.items() if tensor.strings is None]
+    unknown = [name for name in adapter if name not in numbers]
     if unknown:
         raise ValueError(
             f"adapter names {unknown}, which are no parameters that these outputs need; they need "
-            f"{list(weights)[:16]}"
+            f"{numbers[:16]}"
         )
 
 

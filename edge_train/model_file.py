@@ -44,6 +44,10 @@ class OpenModel:
 
     def place(self, tensor: Tensor) -> ir.Tensor:
         """An initializer with the values of a checkpoint's tensor, which are read at the write."""
+        if tensor.strings is not None:
+            texts = tuple(text.encode() for text in tensor.strings)
+            kind = tensor.data_type
+            return ir.Tensor(tensor.name, kind, tensor.dims, None, "string_data", strings=texts)
         self.data.append(np.empty(0, np.uint8) if tensor.data is None else tensor.data)
         plain = ir.Tensor(tensor.name, tensor.data_type, tensor.dims, None)
         return graft.placed(plain, len(self.data) - 1)
@@ -51,17 +55,19 @@ class OpenModel:
     def tensor(self, name: str) -> Tensor:
         """An initializer as a checkpoint's tensor; ArtifactError if its bytes do not fill it."""
         initializer = self.model.graph.initializers[name]
+        kind, dims = initializer.data_type, initializer.dims
+        if initializer.strings is not None:
+            return Tensor(name, kind, dims, strings=_texts(name, initializer.strings))
         index = graft.index_of(initializer)
         data: Data = np.frombuffer(initializer.raw or b"", np.uint8)
         if index is not None:
             data = self.data[index]
-        expected = _nbytes(initializer)
-        if data.nbytes != expected:
+        if data.nbytes != _nbytes(initializer):
             raise ArtifactError(
-                f"tensor '{name}' {list(initializer.dims)} needs {expected} bytes, the model has "
+                f"tensor '{name}' {list(dims)} needs {_nbytes(initializer)} bytes, the model has "
                 f"{data.nbytes}: it is damaged"
             )
-        return Tensor(name, initializer.data_type, initializer.dims, data)
+        return Tensor(name, kind, dims, data)
 
 
 @contextmanager
@@ -192,11 +198,19 @@ def _outer_data(
     return Span(files[path], offset, length)
 
 
+def _texts(name: str, strings: Sequence[bytes]) -> tuple[str, ...]:
+    try:
+        return tuple(text.decode("utf-8") for text in strings)
+    except UnicodeDecodeError as error:
+        raise ArtifactError(f"tensor '{name}' has text that is not UTF-8") from error
+
+
 def _nbytes(tensor: ir.Tensor) -> int:
     if min(tensor.dims, default=0) < 0:
-        return -1
+        raise ArtifactError(f"tensor '{tensor.name}' has dims {list(tensor.dims)}: it is damaged")
     if tensor.data_type == dtypes.BFLOAT16:
         return 2 * math.prod(tensor.dims)
     if tensor.data_type not in dtypes.NUMPY:
-        return -1
+        kind = dtypes.name_of(tensor.data_type)
+        raise ArtifactError(f"tensor '{tensor.name}' is {kind}, which a checkpoint cannot hold")
     return math.prod(tensor.dims) * dtypes.NUMPY[tensor.data_type].itemsize

@@ -118,6 +118,22 @@ def test_u066_a_missing_folder_is_made(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_graphs_given_as_bytes_export_the_same_file(tmp_path: Path) -> None:
+    """Inner outputs too; the state as bytes as well."""
+    state = CheckpointState.load_checkpoint(MLP.checkpoint.read_bytes())
+    module = Module(MLP.training_model.read_bytes(), state, MLP.eval_model.read_bytes())
+    module.export_model_for_inferencing(tmp_path / "bytes.onnx", ["y", "h"])
+    module_of(MLP).export_model_for_inferencing(tmp_path / "paths.onnx", ["y", "h"])
+    assert (tmp_path / "bytes.onnx").read_bytes() == (tmp_path / "paths.onnx").read_bytes()
+    expected = eval_outputs(module, MLP.feed, ["y", "h"])
+    for got, value in zip(
+        plain_session(tmp_path / "bytes.onnx").run(None, {"x": MLP.feed["x"]}),
+        expected,
+        strict=True,
+    ):
+        np.testing.assert_allclose(got, value, rtol=1e-6)
+
+
 def test_several_outputs_in_the_order_asked(tmp_path: Path) -> None:
     module = module_of(MLP)
     module.export_model_for_inferencing(tmp_path / "x.onnx", ("y", "h"))

@@ -27,6 +27,8 @@ def add_verbs(verbs: Any) -> None:
     average.add_argument("--weights", nargs="+", type=float, metavar="W", help="one each (equal)")
     text = "frozen tensors (BatchNorm's statistics) as in the first"
     average.add_argument("--keep-statistics", action="store_true", help=text)
+    text = "a training or eval graph: checkpoints with a variance below 0 are refused"
+    average.add_argument("--model", type=Path, metavar="MODEL", help=text)
     for parser in (merge, average):
         parser.add_argument("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT")
         parser.add_argument("--out", type=Path, required=True, metavar="OUT")
@@ -76,5 +78,6 @@ def _average(words: argparse.Namespace) -> int:
     from edge_train.convert.average import average
 
     statistics: Any = "keep" if words.keep_statistics else "average"
-    average(words.checkpoints, words.out, weights=words.weights, statistics=statistics)
+    options = {"weights": words.weights, "statistics": statistics, "model": words.model}
+    average(words.checkpoints, words.out, **options)
     return 0

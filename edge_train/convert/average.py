@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Literal
@@ -15,6 +15,10 @@ from edge_train.checkpoint.tensor import Tensor
 from edge_train.convert import intake, lazy, private
 from edge_train.convert.foreign import described
 from edge_train.errors import CheckpointError
+from edge_train.graph import onnx_codec
+from edge_train.graph.onnx_codec import Source as ModelSource
+
+_NORMS = ("BatchNormalization", "BatchNormInternal")
 
 
 def average(
@@ -23,14 +27,16 @@ def average(
     *,
     weights: Sequence[float] | None = None,
     statistics: Literal["average", "keep"] = "average",
+    model: ModelSource | None = None,
 ) -> None:
     """Write the weighted average of checkpoints of one model.
 
     ``weights``: one number >= 0 a source (the rows it was trained on), equal ones if None.
     Frozen float tensors are BatchNorm's running statistics and what nobody trains: averaged too,
     or taken from the first source (``statistics="keep"``). A variance stays >= 0, being a mean of
-    such. Frozen tensors of other types must be equal and are the first's, as are names' order and
-    properties. Optimizer state is left out.
+    such; ``model`` (a training or eval graph) tells which tensors are variances, and a source that
+    has one below 0 is refused. Frozen tensors of other types must be equal and are the first's, as
+    are names' order and properties. Optimizer state is left out.
 
     Raises ValueError for weights that are none, CheckpointError listing what differs between the
     sources, CheckpointCorrupt for a value that is not finite, and what ``intake`` raises.
@@ -44,7 +50,7 @@ def average(
         _check_same(opened, labels)
         tables = [intake.parameters(checkpoint) for checkpoint in opened]
         first = opened[0]
-        mean = _mean(tables, shares, labels)
+        mean = _mean(tables, shares, labels, variances(model))
         frozen = first.frozen
         if statistics == "average":
             frozen = tuple(map(mean, frozen))
@@ -55,6 +61,14 @@ def average(
             groups=None if first.groups is None else (),
         )
         intake.write(private.outside_a_run(averaged), destination)
+
+
+def variances(model: ModelSource | None) -> frozenset[str]:
+    """The tensors that a graph's BatchNorm nodes read as running variances; none without one."""
+    if model is None:
+        return frozenset()
+    nodes = onnx_codec.load(model).graph.nodes
+    return frozenset(node.input(4) for node in nodes if node.op_type in _NORMS)
 
 
 def _weights(weights: Sequence[float] | None, count: int) -> list[float]:
@@ -69,7 +83,10 @@ def _weights(weights: Sequence[float] | None, count: int) -> list[float]:
 
 
 def _mean(
-    tables: Sequence[Mapping[str, Tensor]], shares: Sequence[float], labels: Sequence[str]
+    tables: Sequence[Mapping[str, Tensor]],
+    shares: Sequence[float],
+    labels: Sequence[str],
+    positive: Collection[str],
 ) -> Callable[[Tensor], Tensor]:
     counted = [index for index, share in enumerate(shares) if share]
 
@@ -77,9 +94,11 @@ def _mean(
         if not lazy.is_float(tensor):
             lazy.refuse_unequal([table[tensor.name] for table in tables], labels)
             return tensor
-        parts = [tables[index][tensor.name] for index in counted]
         return lazy.weighted_mean(
-            parts, [shares[index] for index in counted], [labels[index] for index in counted]
+            [tables[index][tensor.name] for index in counted],
+            [shares[index] for index in counted],
+            [labels[index] for index in counted],
+            tensor.name in positive,
         )
 
     return mean

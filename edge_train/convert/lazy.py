@@ -102,12 +102,15 @@ def cast(tensor: Tensor, data_type: int) -> Tensor:
 
 
 def weighted_mean(
-    tensors: Sequence[Tensor], weights: Sequence[float], labels: Sequence[str]
+    tensors: Sequence[Tensor],
+    weights: Sequence[float],
+    labels: Sequence[str],
+    is_variance: bool = False,
 ) -> Tensor:
     """sum(w_i x_i) / sum(w_i) of float tensors, summed in float64 in their order.
 
     Weights are >= 0, so that a mean of values >= 0 is never below 0. CheckpointCorrupt, naming
-    tensor and source, for a value that is not finite.
+    tensor and source, for a value that is not finite, or below 0 in a variance.
     """
     total = sum(weights)
     shares = [weight / total for weight in weights]
@@ -121,6 +124,11 @@ def weighted_mean(
                 raise CheckpointCorrupt(
                     f"{label}: tensor '{reader.name}' has a NaN or infinity, which would be in the "
                     "average too; leave this one out"
+                )
+            if is_variance and (values < 0).any():
+                raise CheckpointCorrupt(
+                    f"{label}: tensor '{reader.name}' is a variance and has values below 0; leave "
+                    "this one out"
                 )
             mean += share * values.astype(np.float64)
         return mean

@@ -104,7 +104,6 @@ def to_onnx(
         intake.opened_full(checkpoint, "an ONNX model") as state,
         model_file.opened(model) as opened,
     ):
-        intake.refuse_strings(state, "a weight")
         parameters = intake.parameters(state)
         graph = opened.model.graph
         inputs = {value.name: value for value in graph.inputs}

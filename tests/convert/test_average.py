@@ -119,6 +119,24 @@ def test_integers_have_no_average(tmp_path: Path) -> None:
     assert values(tmp_path / "mean")["n"].tolist() == [3, 4]
 
 
+@pytest.mark.parametrize("model", [BN.training_model, BN.eval_model])
+def test_u055_a_client_with_a_variance_below_0_is_refused(model: Path, tmp_path: Path) -> None:
+    """U055: where the model tells which tensors are variances; a mean may be below 0."""
+    one, two = _clients(tmp_path)
+    state = CheckpointState.load_checkpoint(two)
+    state.parameters["va"].data[1] = -1e-9
+    state.parameters["mu"].data[:] = -5
+    CheckpointState.save_checkpoint(state, two)
+    with pytest.raises(CheckpointCorrupt, match=r"client2': tensor 'va' is a variance and has"):
+        average([one, two], tmp_path / "mean", model=model)
+    assert not (tmp_path / "mean").exists()
+    average([one, two], tmp_path / "mean", model=model, statistics="keep")
+    state.parameters["va"].data[1] = 0
+    CheckpointState.save_checkpoint(state, two)
+    average([one, two], tmp_path / "mean", model=model)
+    assert (values(tmp_path / "mean")["va"] >= 0).all()
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_client_that_diverged_is_named_and_nothing_written(bad: float, tmp_path: Path) -> None:
     arrays = values(MLP.checkpoint)

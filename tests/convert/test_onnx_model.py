@@ -247,11 +247,30 @@ def test_bytes_that_do_not_fill_a_tensor_and_names_that_are_there_twice(tmp_path
     for model, text in (
         (_model(short), r"tensor 'w' \[8\] needs 32 bytes, the model has 28"),
         (_model(other, other), "two initializers named 'w'"),
-        (_model(float8), "tensor 'w'"),
+        (_model(float8), "tensor 'w' is data type 17, which a checkpoint cannot hold"),
     ):
         with pytest.raises(ArtifactError, match=text):
             from_onnx(model.SerializeToString(), tmp_path / "out", like=like)
     assert not (tmp_path / "out").exists()
+
+
+def test_strings_go_along(tmp_path: Path) -> None:
+    """A vocabulary that is a frozen parameter."""
+    words = np.array(["a", "\u2603", ""], object)
+    path = save_arrays(tmp_path / "c", {"words": words}, w=np.ones(2, "f4"))
+    model = _model(
+        helper.make_tensor("words", TensorProto.STRING, [3], [b"x", b"y", b"z"]),
+        numpy_helper.from_array(np.zeros(2, "f4"), "w"),
+    )
+    to_onnx(path, model.SerializeToString(), tmp_path / "m.onnx")
+    assert list(onnx.load(tmp_path / "m.onnx").graph.initializer[0].string_data) == [
+        word.encode() for word in words
+    ]
+    from_onnx(tmp_path / "m.onnx", tmp_path / "back", like=path)
+    assert compare(path, tmp_path / "back").equal
+    model.graph.initializer[0].string_data[1] = b"\xff"
+    with pytest.raises(ArtifactError, match="'words' has text that is not UTF-8"):
+        from_onnx(model.SerializeToString(), tmp_path / "no", like=path)
 
 
 def test_a_name_like_our_mark_is_a_name(tmp_path: Path) -> None:

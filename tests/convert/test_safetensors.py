@@ -225,6 +225,21 @@ def test_cut_anywhere_only_our_error_escapes(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_flipped_anywhere_only_our_errors_escape(tmp_path: Path) -> None:
+    to_safetensors(trained(MLP, tmp_path / "c"), tmp_path / "x")
+    data = (tmp_path / "x").read_bytes()
+    header = 8 + int.from_bytes(data[:8], "little")
+    refused = 0
+    for at in range(0, header, 3):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << at % 7
+        try:
+            from_safetensors(bytes(flipped), tmp_path / "out")
+        except CheckpointError:
+            refused += 1
+    assert refused > header // 6
+
+
 def test_checkpoints_that_have_no_such_form(tmp_path: Path) -> None:
     with pytest.raises(NominalStateError, match="fill it first"):
         to_safetensors(MLP.nominal_checkpoint, tmp_path / "x")
