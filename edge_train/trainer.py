@@ -22,6 +22,7 @@ from edge_train.schedules import Schedule, constant
 from edge_train.training.checks import (
     check_epochs,
     check_fits,
+    evaluation_inputs,
     goal,
     micro_batch_notes,
     teller,
@@ -280,7 +281,7 @@ class Trainer:
         # a graph of fixed size cannot judge the rows of a last, smaller batch
         fixed = self._feeder.fixed_rows is not None
         reader = Reader(source_of(data), size, 0, shuffle=False, drop_last=fixed)
-        feeder = self._feeder.for_batches(reader)
+        feeder = self._feeder.for_graph(evaluation_inputs(self.module)).for_batches(reader)
         check_fits(feeder, reader)
         made = Evaluator(self.module, reader, feeder, tuple(metrics), judged)
         made.larger_is_better(self._goal.best)

@@ -91,7 +91,7 @@ def evaluator_of(options: Options) -> Evaluator:
 def _apply_process(options: Options) -> None:
     if options.training.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(options.training.threads)
-    if options.training.nice:
+    if options.training.nice and hasattr(os, "nice"):
         os.nice(options.training.nice)
 
 

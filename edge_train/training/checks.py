@@ -58,6 +58,15 @@ def training_inputs(module: Module) -> tuple[ir.Value, ...]:
     return values
 
 
+def evaluation_inputs(module: Module) -> tuple[ir.Value, ...]:
+    """The user inputs of the eval graph; ArtifactError where the module has none."""
+    was = module.training
+    try:
+        return module.eval().input_values()
+    finally:
+        module.train(was)
+
+
 def check_fits(feeder: Feeder, reader: Reader) -> None:
     """A row of the data is made into feeds now, before anything is done to the folder."""
     if isinstance(reader.source, Batches):

@@ -50,6 +50,13 @@ class Feeder:
                         f"{option}: the model has no input '{name}'{_near(name, known)}"
                     )
 
+    def for_graph(self, inputs: tuple[ir.Value, ...]) -> Feeder:
+        """The feeder for another graph of the model, which may take fewer inputs."""
+        own = {value.name for value in inputs}
+        names = {name: array for name, array in self.names.items() if name in own}
+        scale = {name: factor for name, factor in self.scale.items() if name in own}
+        return replace(self, inputs=inputs, names=names, scale=scale)
+
     @cached_property
     def axes(self) -> dict[str, int]:
         """The axis of the rows, by input: where the size stands that all inputs share."""

@@ -76,9 +76,12 @@ class Marker:
         """Removes the marker: this run ends with a word."""
         if self._file is None:
             return
+        if fcntl is None:  # Windows removes no open file
+            os.close(self._file)
         with suppress(OSError):
             os.unlink(self.path)
-        os.close(self._file)
+        if fcntl is not None:
+            os.close(self._file)
         self._file = None
 
     def _locked(self) -> int:
@@ -112,7 +115,8 @@ class Marker:
         if self._file is None:
             return
         text = json.dumps({**fields, "pid": os.getpid(), "boot": _boot()}).encode()
-        os.pwrite(self._file, text, 0)
+        os.lseek(self._file, 0, os.SEEK_SET)
+        os.write(self._file, text)
         os.ftruncate(self._file, len(text))
 
 
@@ -124,7 +128,8 @@ def _boot() -> str:
 
 
 def _read(descriptor: int) -> Killed | None:
-    data = os.pread(descriptor, 4096, 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    data = os.read(descriptor, 4096)
     if not data:
         return None
     try:

@@ -16,7 +16,7 @@ from edge_train import atomic
 from edge_train.checkpoint import files
 from edge_train.checkpoint.files import open_checkpoint
 from edge_train.checkpoint.format import Checkpoint
-from edge_train.errors import CheckpointCorrupt, CheckpointError
+from edge_train.errors import CheckpointError, CheckpointVersion
 from edge_train.training.marker import Killed, Marker
 from edge_train.training.run_state import RunState, read_run, sealed, verified
 
@@ -123,16 +123,24 @@ class RunFolder:
         for path in self.states():
             try:
                 return path, read_run(path), notes
-            except (CheckpointCorrupt, FileNotFoundError) as error:
-                notes.append(str(error))
-                with suppress(OSError):
-                    os.replace(path, path.with_name(f"{path.name}.broken"))
+            except (CheckpointVersion, PermissionError):
+                raise
+            except (CheckpointError, OSError) as error:  # bad sectors among them
+                notes.append(f"'{path}' cannot be read: {error}")
+                self._set_aside(path)
         if notes:
             raise CheckpointError(
                 f"no state in '{self.path}' is whole: {'; '.join(notes)}. Start anew with "
                 "another run folder, or fresh"
             )
         return None, None, []
+
+    def _set_aside(self, path: Path) -> None:
+        """One broken state is kept to look at, not more: the card is small."""
+        with suppress(OSError):
+            for old in self.path.glob("checkpoint-*.broken"):
+                _remove(old)
+            os.replace(path, path.with_name(f"{path.name}.broken"))
 
     def clear(self) -> None:
         """Removes states, best weights and log: a fresh start was asked for."""
@@ -165,7 +173,7 @@ def weights_in(folder: str | os.PathLike[str]) -> Path:
             with open_checkpoint(path) as checkpoint:
                 verified(checkpoint, path)
             return path
-        except (CheckpointCorrupt, FileNotFoundError):
+        except (CheckpointError, OSError):
             continue
     raise CheckpointError(f"'{os.fspath(folder)}' has no whole state of a run: train first")
 

@@ -20,7 +20,7 @@ from edge_train.checkpoint.builder import blocks
 from edge_train.checkpoint.files import open_checkpoint
 from edge_train.checkpoint.format import DATA_IDENTITY, Checkpoint
 from edge_train.checkpoint.tensor import Tensor
-from edge_train.errors import CheckpointCorrupt, CheckpointError
+from edge_train.errors import CheckpointCorrupt, CheckpointError, CheckpointVersion
 from edge_train.optimizer import Optimizer
 from edge_train.training.order import Position
 
@@ -75,7 +75,7 @@ class RunState:
             fields = json.loads(text)
             version = fields.pop("version")
             if version != _VERSION:
-                raise CheckpointError(
+                raise CheckpointVersion(
                     f"{where} was written by a newer release (run format {version}, known is "
                     f"{_VERSION}): update edge_train"
                 )

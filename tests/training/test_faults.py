@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.digits import digits, trainer, weights
+from support.digits import ARTIFACTS, digits, fresh_module, trainer, weights
 
 from edge_train import atomic
-from edge_train.errors import CheckpointError
+from edge_train.api import Module
+from edge_train.errors import ArtifactError, CheckpointError, CheckpointVersion
+from edge_train.trainer import Trainer
+from edge_train.training import run_folder, run_state
 from edge_train.training.marker import Marker
 from edge_train.training.run_folder import RunFolder, weights_in
 
@@ -234,6 +237,56 @@ def test_the_marker_knows_a_restart_of_the_device(tmp_path: Path) -> None:
     assert told.texts("killed") == [
         "the device restarted in the middle of the last run, after step 9"
     ]
+
+
+def test_a_state_in_two_files_falls_back_too(tmp_path: Path) -> None:
+    for steps in (3, 6):
+        made = trainer(steps=steps, folder=tmp_path)
+        made.module.state._has_external_data = True
+        made.run()
+    newest, previous = RunFolder(tmp_path).states()
+    data = newest.with_name(f"{newest.name}.data")
+    whole = data.read_bytes()
+    data.write_bytes(whole[:-100])
+    assert RunFolder(tmp_path).newest()[0] == previous
+    trainer(steps=6, folder=tmp_path).run()
+    RunFolder(tmp_path).states()[1].with_name(f"{previous.name}.data").unlink()
+    newest = RunFolder(tmp_path).states()[0]
+    newest.unlink()
+    with pytest.raises(CheckpointError, match=r"which is missing"):
+        trainer(steps=9, folder=tmp_path).run()
+
+
+def test_a_bad_sector_falls_back(two_states: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    newest, previous = RunFolder(two_states).states()
+    before = run_folder.read_run
+
+    def read_run(path: Path) -> Any:
+        if path == newest:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return before(path)
+
+    monkeypatch.setattr(run_folder, "read_run", read_run)
+    path, _, notes = RunFolder(two_states).newest()
+    assert path == previous
+    assert "Input/output error" in notes[0]
+
+
+def test_a_state_of_a_newer_release_is_not_thrown_away(
+    two_states: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_state, "_VERSION", 0)
+    with pytest.raises(CheckpointVersion, match="written by a newer release"):
+        trainer(steps=9, folder=two_states).run()
+    assert len(RunFolder(two_states).states()) == 2
+
+
+def test_evaluation_without_an_eval_graph_is_refused_at_once() -> None:
+    module, optimizer = fresh_module()
+    training, test = digits()
+    plain = Module(ARTIFACTS / "training_model.onnx", module.state)
+    with pytest.raises(ArtifactError, match="no evaluation graph"):
+        Trainer(plain, optimizer, (training.x, training.labels), steps=1, evaluation=(test.x,))
 
 
 def test_what_killed_saves_left_is_removed(tmp_path: Path) -> None:
