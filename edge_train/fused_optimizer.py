@@ -123,8 +123,7 @@ class FusedPass:
             at = slice(whole.start + part.start, whole.start + part.stop)
             self._update(at, gradient[part])
 
-        with self._arena.memory.writing():
-            pool.shared(thread_count()).each(work, pool.pieces(gradient.size))
+        pool.shared(thread_count()).each(work, pool.pieces(gradient.size))
         outcome.updated.append(name)
 
     def finish(self) -> None:

@@ -77,7 +77,9 @@ class FusedTraining(TrainingProgram):
             self._bind_training(self._runner, arena)
             self._bound_to = arena
         step = self.optimizer.begin(arena)
-        outputs = self._conclude(self._run(feeds, step), arena)
+        arena.memory.to_host()  # parts of buffers are updated here, whatever the device
+        with arena.memory.writing():
+            outputs = self._conclude(self._run(feeds, step), arena)
         step.finish()
         return outputs
 

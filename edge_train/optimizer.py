@@ -275,10 +275,9 @@ class Optimizer:
                 steps.scale(g, factor)
             update(at, g)
 
-        # a device of its own takes the buffers whole
-        parts: Sequence[slice] = (slice(0, arena.size),)
-        if steps is self._steps:
-            parts = pool.pieces(arena.size) if packed is None else packed.parts
+        parts: Sequence[slice] = pool.pieces(arena.size) if packed is None else packed.parts
+        if steps is not self._steps and packed is None:
+            parts = (slice(0, arena.size),)  # a device of its own takes the buffers whole
         with arena.memory.writing():
             pool.shared(self._threads).each(work, parts)
 

@@ -18,7 +18,9 @@ from edge_train.api import CheckpointState, Module, Optimizer
 from edge_train.convert.nominal import to_nominal
 from edge_train.device import Device, open_device
 from edge_train.device.memories import OpenClMemory
+from edge_train.device.shared import SharedMemory
 from edge_train.errors import CheckpointError
+from edge_train.kernels.native import has_ops
 from edge_train.optimizer import reset_group
 
 BN = ZOO["conv_bn_maxpool_gap"]
@@ -85,6 +87,29 @@ def test_the_other_optimizers_too(device: Device, algorithm: str) -> None:
         weights.append(snapshot(module.state))
     if device.info().exact:
         assert differences(*weights) == []
+
+
+@pytest.mark.parametrize("kind", ["fused", "8 bits"])
+def test_updates_of_parts_of_buffers_too(device: Device, kind: str) -> None:
+    """The optimizer in the backward pass, and moments in 8 bits: the host's kernels, its bits."""
+    if kind == "fused" and not has_ops():
+        pytest.skip("no native library: tools/build_kernels.py builds it")
+    results = []
+    for place in ("cpu", device):
+        module = module_of(BN, device=place, fuse_optimizer=kind == "fused")
+        options = {"moments": "8bit"} if kind == "8 bits" else {}
+        if options and module.state.memory.name.startswith("opencl"):
+            with pytest.raises(ValueError, match=r"'opencl:0' they are float32"):
+                Optimizer(BN.optimizer_model, module, algorithm="adamw", **options)
+            return
+        optimizer = Optimizer(BN.optimizer_model, module, algorithm="adamw", **options)
+        losses = train(module, optimizer, BN, 4)
+        results.append((losses, {n: p.data.copy() for n, p in module.state.parameters}))
+        if isinstance(module.state.memory, SharedMemory):
+            versions = module.state.memory.version
+            assert versions == 1 + 4 * (1 if kind == "fused" else 2)  # statistics, then weights
+    assert results[0][0] == results[1][0]
+    assert differences(results[0][1], results[1][1]) == []
 
 
 def test_moments_come_back_when_they_are_asked_for(device: Device) -> None:

@@ -119,6 +119,19 @@ class OpenClMemory(BufferMemory):
         return self._of[1]
 
     def _make(self, steps: Steps) -> Steps:
+        def adamw(w: Floats, g: Floats, m: Floats, v: Floats, scalars: AdamWScalars) -> None:
+            kernel = native.ADAMW0 if scalars.mode == 0 else native.ADAMW1
+            if not self._run(kernel, (w, g, m, v), scalars.packed):
+                steps.adamw(w, g, m, v, scalars)
+
+        def sgd(w: Floats, g: Floats, lr: float) -> None:
+            if not self._run(native.SGD, (w, g), np.array([lr], np.float32)):
+                steps.sgd(w, g, lr)
+
+        def flush(array: Floats, tiny: float) -> None:
+            if not self._run(native.FLUSH, (array,), np.array([tiny], np.float32)):
+                steps.flush(array, tiny)
+
         def momentum(w: Floats, g: Floats, m: Floats, scalars: MomentumScalars) -> None:
             self.to_host()
             steps.momentum(w, g, m, scalars)
@@ -130,33 +143,27 @@ class OpenClMemory(BufferMemory):
         return replace(
             steps,
             name="opencl",
-            adamw=self._adamw,
-            sgd=self._sgd,
-            flush=self._flush,
+            adamw=adamw,
+            sgd=sgd,
+            flush=flush,
             momentum=momentum,
             lion=lion,
         )
 
-    def _adamw(self, w: Floats, g: Floats, m: Floats, v: Floats, scalars: AdamWScalars) -> None:
-        kernel = native.ADAMW0 if scalars.mode == 0 else native.ADAMW1
-        self._run(kernel, (w, g, m, v), scalars.packed)
-
-    def _sgd(self, w: Floats, g: Floats, lr: float) -> None:
-        self._run(native.SGD, (w, g), np.array([lr], np.float32))
-
-    def _flush(self, array: Floats, tiny: float) -> None:
-        self._opencl.step(native.FLUSH, [self._at(array)], np.array([tiny], np.float32))
-
-    def _run(self, kernel: int, arrays: tuple[Floats, ...], scalars: np.ndarray) -> None:
-        buffers = [self._at(array) for array in arrays]
+    def _run(self, kernel: int, arrays: tuple[Floats, ...], scalars: np.ndarray) -> bool:
+        """The step on the device; False, and all is the host's, for a part of a buffer."""
+        buffers = [self._buffers.get(array.ctypes.data) for array in arrays]
+        whole = [b for b, a in zip(buffers, arrays, strict=True) if b and b.size == a.size]
+        if len(whole) < len(arrays):
+            self.to_host()
+            return False
         try:
-            self._opencl.step(kernel, buffers, scalars)
+            self._opencl.step(kernel, whole, scalars)
         finally:
-            for buffer in buffers[:2]:  # weights and gradients go back to onnxruntime
-                buffer.to_host()
-
-    def _at(self, array: Floats) -> DeviceBuffer:
-        return self._buffers[array.ctypes.data]
+            if len(whole) > 1:  # weights and gradients go back to onnxruntime
+                whole[0].to_host()
+                whole[1].to_host()
+        return True
 
 
 class FileMemory(Memory):

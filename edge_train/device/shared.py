@@ -215,6 +215,11 @@ class SharedMemory(Memory):
             return None
         return self._segment.raw(name).view(entry.dtype).reshape(entry.shape)
 
+    @property
+    def version(self) -> int:
+        """The number of changes completed, as readers see it; 0 before there are parameters."""
+        return 0 if self._segment is None else self._segment.version
+
     def writing(self) -> AbstractContextManager[object]:
         """The seqlock of the segment."""
         return super().writing() if self._segment is None else self._segment.writing()
