@@ -61,6 +61,7 @@ _FLAGS = (
     ("--schedule", "schedule.kind", "constant, linear, cosine, one_cycle, step, plateau"),
     ("--rate", "schedule.rate", "the learning rate"),
     ("--metrics", "evaluation.metrics", "comma-separated: accuracy, top5, f1, mae, rmse"),
+    ("--best", "evaluation.best", "the metric that chooses the best weights (loss)"),
     ("--save-every", "saving.every", "seconds between two saves"),
     ("--memory-budget", "memory.budget", "like 200MB"),
     ("--show", "progress.show", "auto, bar, lines or none"),
@@ -114,7 +115,16 @@ def overrides(arguments: argparse.Namespace) -> list[tuple[str, Any]]:
     """(key, value) of the flags that were given. ValueError for a --set without "="."""
     from edge_train.runfile.reading import parse_value
 
-    texts = {"artifacts", "folder", "data.train", "data.evaluation", "memory.budget"}
+    texts = {
+        "artifacts",
+        "folder",
+        "data.train",
+        "data.evaluation",
+        "evaluation.best",
+        "memory.budget",
+        "progress.show",
+        "schedule.kind",
+    }
     found: list[tuple[str, Any]] = []
     for _, key, _ in _FLAGS:
         text = getattr(arguments, key, None)
