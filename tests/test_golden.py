@@ -82,7 +82,8 @@ def test_seizure_twenty_steps() -> None:
     for step, wanted in enumerate(SEIZURE.losses):
         module.lazy_reset_grad()
         loss = float(module(**SEIZURE.feed))
-        assert loss == pytest.approx(float(wanted), rel=2e-5), step
+        # a loss is the logarithm of a sum near 1: it cannot be known better than an ulp of 1
+        assert loss == pytest.approx(float(wanted), rel=2e-5, abs=ULP), step
         if step == 0:
             from support.training import gradient_errors
 
