@@ -9,9 +9,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
 from support.child import ROOT, run_python, succeed
+from support.digits import trainer
 from support.machine import write_tree
+
+from edge_train.governor import Governor, Limits, StopReason
+from edge_train.metrics_log import read_metrics
+from edge_train.progress import Progress
+from edge_train.report import summary
+from edge_train.run_history import read_history
+from edge_train.sensors import Sensors
 
 SETUP = """
 import json, sys, time
@@ -52,6 +62,58 @@ print(json.dumps({"reason": result.reason.value, "steps": result.steps}))
 )
 
 
+BATTERY = {
+    "sys/class/power_supply/b/type": "Battery",
+    "sys/class/power_supply/b/capacity": "12",
+    "sys/class/power_supply/b/status": "Discharging",
+}
+
+
+@pytest.mark.parametrize(
+    ("limits", "files", "reason"),
+    [
+        (
+            {"max_temperature": 80},
+            {
+                "sys/class/thermal/thermal_zone0/type": "cpu",
+                "sys/class/thermal/thermal_zone0/temp": "81000",
+            },
+            StopReason.HEAT,
+        ),
+        ({"min_battery": 20}, BATTERY, StopReason.LOW_BATTERY),
+        ({"require_power": True}, BATTERY, StopReason.UNPLUGGED),
+        ({"min_memory": 2**30}, {"proc/meminfo": "MemAvailable: 9 kB"}, StopReason.LOW_MEMORY),
+        (
+            {"require_wifi": True},
+            {"sys/class/net/w/wireless/x": "", "sys/class/net/w/operstate": "down"},
+            StopReason.OFFLINE,
+        ),
+        ({"time_budget": 0.05}, {}, StopReason.TIME_BUDGET),
+    ],
+)
+def test_u106_the_reason_is_in_the_result_and_in_the_log(
+    limits: dict[str, Any], files: dict[str, str], reason: StopReason, tmp_path: Path
+) -> None:
+    """U106: a run that was stopped says why, and is saved."""
+    sensors = Sensors(write_tree(tmp_path / "machine", files), "/nonexistent")
+    governor = Governor(Limits(**limits, max_pause=0.2, interval=0.05), sensors=sensors)
+    log = tmp_path / "run" / "metrics.jsonl"
+    progress = Progress(log, quiet=True)
+    folder = tmp_path / "run"
+    result = trainer(governor=governor, progress=progress, folder=folder, epochs=1000).run()
+    assert result.reason is reason
+    assert result.saved is not None
+    assert result.saved.is_file()
+    lines, broken = read_metrics(log)
+    assert broken == 0
+    assert (lines[-1]["event"], lines[-1]["reason"]) == ("end", reason.value)
+    told = [line["reason"] for line in lines if line.get("event") == "pause"]
+    assert told == ([] if reason is StopReason.TIME_BUDGET else [reason.value])
+    rows = dict(summary(read_history(folder)))
+    assert rows["state"] == reason.value.replace("_", " ")
+
+
+@pytest.mark.slow
 def test_u095_pauses_are_quiet() -> None:
     """U095: half of the time off, and next to no processor time in it."""
     told = json.loads(succeed(run_python(DUTY, ROOT / "tests")))
