@@ -45,10 +45,10 @@ class FusedTraining(TrainingProgram):
     _delivery: Delivery
 
     def _run_model(self) -> ir.Model:
-        self._delivery = Delivery()
         return with_native_ops(super()._run_model())
 
     def _rewrite(self) -> Rewrite | None:
+        self._delivery = Delivery()
         outputs = self._lowered.gradients
         gradients = {name: outputs[buffer] for name, buffer in self.roles.trainable.items()}
         observed = [label.observed for label in self._lowered.labels if label.observed]
@@ -109,7 +109,9 @@ class FusedTraining(TrainingProgram):
         return self._runner.fetch(self.results)
 
     def _bind_gradients(self, runner: GraphRunner, arena: Arena) -> None:
-        for index, _ in enumerate(self.roles.trainable):
+        for index, name in enumerate(self.roles.trainable):
             runner.bind_output(f"{DONE}/{index}", np.empty(1, np.float32))
+            # nobody is to read zeros for a gradient
+            self._state.parameters[name].attach(arena.view(arena.weights, name), None)
         for label in self._computed:
             runner.bind_output(label.observed, np.empty(3, np.int64))

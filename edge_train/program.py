@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime
@@ -20,6 +21,7 @@ from edge_train.graph import ir
 from edge_train.graph.lowering import Lowered, LoweringRefused, accumulating, lower
 from edge_train.graph.recompute_plan import Choice, check_choice, recompute_rewrite
 from edge_train.graph.roles import Roles
+from edge_train.graph.shapes import Shapes
 from edge_train.inputs import InputSpec, as_array, label_text
 from edge_train.kernels.dispatch import fuses_graphs
 from edge_train.placement import check_trainable_types
@@ -52,7 +54,9 @@ class Program:
         self._state = state
         self._options = options
         self._lowered = _lower(model, what, fuses_graphs(kernels))
-        self._runner = GraphRunner(self._run_model(), what, options, self._rewrite())
+        self._rewriter = self._rewrite()
+        self._lowered = replace(self._lowered, shapes=Shapes())  # no more use for what is known
+        self._runner = GraphRunner(self._run_model(), what, options, self._rewriter)
         self._bound_to: Arena | None = None
         self.inputs = InputSpec(self.roles.user_inputs, self._lowered.labels)
         self._computed = [label for label in self._lowered.labels if label.observed]
@@ -127,7 +131,9 @@ class TrainingProgram(Program):
         gradients = set(lowered.gradients.values())
         results = [v.name for v in lowered.model.graph.outputs if v.name not in gradients]
         parameters = [value.name for value in self.roles.parameters]
-        return recompute_rewrite(lowered.model.graph, results, parameters, self._recompute)
+        return recompute_rewrite(
+            lowered.model.graph, results, parameters, self._recompute, lowered.shapes
+        )
 
     def step(self, feeds: Mapping[str, Fed], arena: Arena) -> list[Fed]:
         """One training step: the gradients replace those in the Arena, or add to them."""
@@ -179,7 +185,7 @@ class TrainingProgram(Program):
         by side they would keep memory for the activations twice."""
         del self._runner
         self._runner = GraphRunner(
-            accumulating(self._lowered), self.what, self._options, self._rewrite()
+            accumulating(self._lowered), self.what, self._options, self._rewriter
         )
         self._adds, self._bound_to = True, None
 

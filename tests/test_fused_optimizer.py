@@ -329,3 +329,10 @@ def test_gradients_and_moments_take_less_than_two_fifths(tmp_path: Path) -> None
     assert taken[False, "float32"] > 70
     assert taken[True, "float32"] < 0.8 * taken[False, "float32"]
     assert taken[True, "8bit"] < 0.4 * taken[False, "float32"]
+
+
+def test_there_are_no_gradients_to_read() -> None:
+    module = module_of(MLP, fuse_optimizer=True)
+    Optimizer(MLP.optimizer_model, module)
+    module(**MLP.feed)
+    assert all(parameter.grad is None for _, parameter in module.state.parameters)

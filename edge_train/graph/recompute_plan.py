@@ -45,19 +45,25 @@ def check_choice(choice: object) -> Choice:
 
 
 def recompute_rewrite(
-    graph: ir.Graph, results: Sequence[str], parameters: Sequence[str], choice: Choice
+    graph: ir.Graph,
+    results: Sequence[str],
+    parameters: Sequence[str],
+    choice: Choice,
+    shapes: Shapes | None = None,
 ) -> Callable[[ir.Model], ir.Model] | None:
     """What turns a lowered training graph, optimized or not, into one that makes activations
     again; None for "none".
 
     ``results`` are the outputs that are no gradients. ``choice``: "auto", or patterns of forward
-    node or tensor names in ``graph``. ValueError naming a pattern that matches nothing.
+    node or tensor names in ``graph``. ``shapes`` is what lowering knew of its tensors. ValueError
+    naming a pattern that matches nothing.
     """
     if choice == "none":
         return None
     before = ForwardPart(graph, results, parameters)
     named = None if choice == "auto" else _named(before, choice)
-    known = tensor_bytes(before)  # onnxruntime's own ops tell no shapes here
+    # ops of onnxruntime's and of our own tell no shapes here
+    known = {**tensor_bytes(before, shapes or Shapes()), **tensor_bytes(before)}
 
     def rewrite(model: ir.Model) -> ir.Model:
         part = ForwardPart(model.graph, results, parameters)
@@ -69,15 +75,15 @@ def recompute_rewrite(
     return rewrite
 
 
-def tensor_bytes(part: ForwardPart, unknown: int = TYPICAL) -> dict[str, int]:
-    """The bytes of each forward tensor, with ``unknown`` for sizes that only the run tells; no
-    entry where not even the rank is known."""
-    shapes = Shapes.of(part.graph)
+def tensor_bytes(part: ForwardPart, shapes: Shapes | None = None) -> dict[str, int]:
+    """The bytes of each forward tensor, with TYPICAL for sizes that only the run tells; no entry
+    where not even the rank is known. ``shapes``: by default what the graph itself tells."""
+    shapes = Shapes.of(part.graph) if shapes is None else shapes
     sizes: dict[str, int] = {}
     for name in outputs_of(part, part.forward):
         dims, kind = shapes.dims(name), shapes.elem_type(name) or dtypes.FLOAT
         if dims is not None and kind in dtypes.NUMPY:
-            known = [dim if isinstance(dim, int) else unknown for dim in dims]
+            known = [dim if isinstance(dim, int) else TYPICAL for dim in dims]
             sizes[name] = int(np.prod(known, dtype=np.int64)) * dtypes.NUMPY[kind].itemsize
     return sizes
 

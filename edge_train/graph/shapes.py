@@ -20,6 +20,7 @@ from edge_train.graph import (  # noqa: F401 (importing them registers their rul
     shape_rules_frozen,
     shape_rules_layers,
     shape_rules_layout,
+    shape_rules_native,
     shape_rules_reductions,
 )
 from edge_train.graph.shape_rules import RULES

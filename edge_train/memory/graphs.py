@@ -51,6 +51,7 @@ class RunningGraph:
             [v.name for v in graph.graph.outputs if v.name not in set(lowered.gradients.values())],
             [v.name for v in roles.parameters],
             recompute,
+            lowered.shapes,
         )
         running = session.executed_graph(graph, rewrite).graph
         return RunningGraph(

@@ -7,7 +7,7 @@ disappear: gradients and new statistics become plain outputs that the caller bin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from edge_train import dtypes
 from edge_train.errors import EdgeTrainError, UnsupportedOp
@@ -41,6 +41,8 @@ class Lowered:
     gradients: Mapping[str, str]  # gradient buffer input -> output
     updates: Mapping[str, str]  # parameter input -> output with its new value
     labels: tuple[LabelRange, ...]
+    #: what is known of its tensors
+    shapes: Shapes = field(default_factory=Shapes, repr=False, compare=False)
 
 
 class LoweringRefused(UnsupportedOp):
@@ -221,6 +223,7 @@ def _assemble(model: ir.Model, b: Builder, alias: dict[str, str]) -> Lowered:
         gradients,
         updates,
         tuple(b.labels),
+        b.shapes,
     )
 
 
