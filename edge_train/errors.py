@@ -9,6 +9,7 @@
     |   `-- CheckpointVersion    a format version this package does not know
     |-- NominalStateError        the parameters have names but no data yet: fill them first
     |-- DataError                training data cannot be read, or does not fit the model's inputs
+    |-- HistoryError             there is no log of a run to report on
     |-- RunError                 onnxruntime failed while it ran a graph
     |-- MemoryBudgetExceeded     training does not fit into the memory it was given
     `-- NativeError              the native library is missing, unusable or out of memory
@@ -55,6 +56,10 @@ class NominalStateError(EdgeTrainError, RuntimeError):
 
 class DataError(EdgeTrainError, ValueError):
     """Training data cannot be used; the text names the file, the line or the input."""
+
+
+class HistoryError(EdgeTrainError):
+    """There is no history of a run at that place."""
 
 
 class RunError(EdgeTrainError, RuntimeError):

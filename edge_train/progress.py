@@ -131,7 +131,8 @@ class Progress:
         if bar is not None:
             columns = self._columns()
             bar.n, bar.ncols = self._meter.done, columns
-            bar.set_description_str(self._meter.text(self._clock(), columns - 12), refresh=False)
+            text = _encodable(self._meter.text(self._clock(), columns - 12), self._stream)
+            bar.set_description_str(text, refresh=False)
             bar.refresh()
 
     def _columns(self) -> int:
@@ -143,6 +144,7 @@ class Progress:
         return (columns or 80) - 1  # some terminals wrap at the last column
 
     def _write(self, text: str) -> None:
+        text = _encodable(text, self._stream)
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
         else:
@@ -212,6 +214,12 @@ def duration(seconds: float) -> str:
     hours, rest = divmod(whole, 3600)
     clock = f"{rest // 60:02d}:{rest % 60:02d}"
     return f"{hours}:{clock}" if hours else clock
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    """``text`` without what the stream has no bytes for (LANG=C has no degree sign)."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def _is_terminal(stream: TextIO) -> bool:

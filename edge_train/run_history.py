@@ -13,14 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from edge_train.errors import EdgeTrainError
+from edge_train.errors import HistoryError
 from edge_train.metrics_log import NAME, read_metrics
 
 Line = Mapping[str, Any]
-
-
-class HistoryError(EdgeTrainError):
-    """There is no history of a run at that place."""
 
 
 @dataclass(frozen=True)

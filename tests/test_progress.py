@@ -145,6 +145,19 @@ def test_a_stream_that_goes_away_does_not_end_a_run(bar: bool, tmp_path: Path) -
     Progress(stream=closed, clock=clock).event("save")
 
 
+@pytest.mark.parametrize("bar", [True, False])
+def test_a_stream_without_a_degree_sign(bar: bool) -> None:
+    clock, raw = Clock(), io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    progress = Progress(stream=stream, bar=bar, clock=clock)
+    go(progress, clock, 20, 1.0, 20)
+    progress.event("pause", reason="heat", text="81 °C \ud800")
+    progress.close()
+    stream.flush()
+    assert b"pause heat: 81 ?C ?" in raw.getvalue()
+    assert b"20/20  loss 2" in raw.getvalue()
+
+
 def test_the_loss_is_smoothed_from_the_first_step_on() -> None:
     meter = Meter(None, 0, 0.0)
     for step, loss in enumerate([4.0, 4.0, float("nan"), 4.0], 1):

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from edge_train.run_history import HistoryError, read_history
+from edge_train.errors import HistoryError
+from edge_train.run_history import read_history
 
 
 def history_of(folder: Path, *lines: dict[str, Any] | str) -> Any:
