@@ -23,8 +23,9 @@ _log = logging.getLogger("edge_train.trainer")
 
 #: a save that failed is tried again after so many seconds
 _RETRY = 60.0
-#: the marker is written again when the peak has grown by this factor
+#: the marker is written again when the peak has grown by this factor, looked at so often (seconds)
 _GROWTH = 1.02
+_LOOK = 30.0
 
 Tell = Callable[..., None]
 
@@ -53,6 +54,7 @@ class Keeper:
         self._due = time.monotonic() + every
         self._kept: RunState | None = None
         self._peak = 0
+        self._next_look = 0.0
 
     def take_up(self, fresh: RunState) -> RunState:
         """The state that the folder holds, put into model and optimizer; else ``fresh``.
@@ -108,18 +110,19 @@ class Keeper:
         """Saves if the time has come; keeps the marker of the run up to date."""
         if self.folder is None:
             return
-        if run.step <= 1 or time.monotonic() >= self._due:
-            self._note_memory(run.step)
-        if time.monotonic() >= self._due:
+        now = time.monotonic()
+        if now >= self._due:
             self.save(run)
+        elif now >= self._next_look:
+            self._next_look = now + _LOOK
+            peak = peak_bytes()
+            if not self._peak or peak >= self._peak * _GROWTH:
+                self._note_memory(run.step, peak)
 
-    def _note_memory(self, step: int) -> None:
-        peak = peak_bytes()
-        if self.folder is not None and (
-            step <= 1 or peak >= self._peak * _GROWTH or not self._peak
-        ):
+    def _note_memory(self, step: int, peak: int) -> None:
+        self._peak = peak
+        if self.folder is not None:
             self.folder.note_memory(step, peak)
-            self._peak = peak
 
     def save(self, run: RunState) -> bool:
         """Writes the state now, unless it is on disk already; False if the disk refuses."""
@@ -135,7 +138,7 @@ class Keeper:
             self._tell("save_failed", step=run.step, text=self.failed)
             _log.warning("%s", error)
             return False
-        self.folder.note_memory(run.step, peak_bytes())
+        self._note_memory(run.step, peak_bytes())
         self.failed, self._kept = "", run
         self.saved = self.folder.states()[0]
         self._due = time.monotonic() + self._every

@@ -37,10 +37,10 @@ class Killed:
     def __str__(self) -> str:
         if self.rebooted:
             return f"the device restarted in the middle of the last run, after step {self.step}"
-        memory = f" Its peak was {self.peak / 2**20:.0f} MB:" if self.peak else ""
+        peak = f" (its peak was {self.peak / 2**20:.0f} MB)" if self.peak else ""
         return (
-            f"the last run was killed after step {self.step}, perhaps for its memory.{memory} if "
-            "it happens again, try a smaller batch or a memory budget"
+            f"the last run was killed, some time after step {self.step}, perhaps for its memory"
+            f"{peak}. If it happens again, try a smaller batch or a memory budget"
         )
 
 
