@@ -7,6 +7,7 @@ the state of a run could not be written, 75 stopped and resumable, 130 Ctrl-C el
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -77,6 +78,8 @@ def _to_nominal(arguments: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. Errors become one line on stderr."""
     arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # LANG=C has no degree sign
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()

@@ -8,8 +8,10 @@ from typing import Any
 
 _EXAMPLES = """\
 examples:
+  edge-train export run.toml
+      the best weights of the run (else the newest), as inference.onnx in its folder
   edge-train export runs/digits --eval artifacts/eval_model.onnx
-      the best weights of a run (else the newest), as runs/digits/inference.onnx
+      the same without a run file
   edge-train export checkpoint --eval eval_model.onnx --output logits --out digits.onnx
       a checkpoint; the tensor that the exported model gives
   edge-train export artifacts
@@ -17,6 +19,7 @@ examples:
 
 exit codes: 0 written, 2 files that do not fit, or no place to write
 """
+_SOURCES = "a run file, a run's folder, a folder of artifacts, or a checkpoint"
 #: how generate_artifacts names what it adds to a model
 _OF_THE_LOSS = "onnx::"
 
@@ -30,7 +33,7 @@ def add_parser(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", type=Path, metavar="CHECKPOINT", help="or a run, or artifacts")
+    parser.add_argument("source", type=Path, metavar="SOURCE", help=_SOURCES)
     parser.add_argument(
         "--eval", type=Path, metavar="MODEL", help="(eval_model.onnx beside the checkpoint)"
     )
@@ -53,8 +56,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from edge_train.graph.passes import evaluation_form
     from edge_train.graph.roles import accumulators
 
-    checkpoint = _checkpoint(arguments.source)
-    eval_model = arguments.eval or checkpoint.with_name("eval_model.onnx")
+    checkpoint, eval_model, prediction = _found(arguments.source)
+    eval_model = arguments.eval or eval_model
     if not eval_model.is_file():
         raise ValueError(f"'{eval_model}' is no file: say with --eval where the eval model is")
     state = CheckpointState.load_checkpoint(checkpoint)
@@ -64,11 +67,33 @@ def _run(arguments: argparse.Namespace) -> int:
     if accumulators(model.graph):
         raise ValueError(f"'{eval_model}' makes gradients: give eval_model.onnx as --eval")
     names = {name for name, _ in state.parameters}
-    outputs = arguments.output or _default_outputs(model, names)
+    outputs = arguments.output or prediction or _default_outputs(model, names)
     out = arguments.out or checkpoint.with_name("inference.onnx")
     write_inference_model(model, state, outputs, out)
     print(f"{out}: {', '.join(outputs)}, {out.stat().st_size / 2**20:.2f} MB, from {checkpoint}")
     return 0
+
+
+def _found(source: Path) -> tuple[Path, Path, list[str]]:
+    """The checkpoint, the eval model and the tensors that a source stands for."""
+    if source.suffix == ".toml":
+        return _of_run_file(source)
+    checkpoint = _checkpoint(source)
+    return checkpoint, checkpoint.with_name("eval_model.onnx"), []
+
+
+def _of_run_file(source: Path) -> tuple[Path, Path, list[str]]:
+    from edge_train.runfile.reading import read
+    from edge_train.training.run_folder import weights_in
+
+    options = read(source)
+    for key in ("folder", "artifacts"):
+        if getattr(options, key) is None:
+            raise ValueError(f"'{source}' has no key '{key}': export a folder or a checkpoint")
+    folder, artifacts = Path(options.folder or ""), Path(options.artifacts or "")
+    eval_model = artifacts / f"{options.prefix}eval_model.onnx"
+    prediction = options.evaluation.prediction
+    return weights_in(folder), eval_model, [prediction] if prediction else []
 
 
 def _checkpoint(source: Path) -> Path:

@@ -30,7 +30,7 @@ def add_parser(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("place", type=Path, metavar="RUN", help="the folder of the run")
+    parser.add_argument("place", type=Path, metavar="RUN", help="its folder or run file")
     parser.add_argument("--out", type=Path, metavar="FILE", help="(RUN/report.html)")
     parser.add_argument("--text", action="store_true", help="print the summary, write nothing")
     parser.set_defaults(run=_run)
@@ -40,7 +40,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from edge_train import atomic, report
     from edge_train.run_history import read_history
 
-    place: Path = arguments.place
+    place = _place(arguments.place)
     history = read_history(place)
     if arguments.text:
         for name, text in report.summary(history):
@@ -53,3 +53,15 @@ def _run(arguments: argparse.Namespace) -> int:
         file.write(page.encode("utf-8", "replace"))
     print(out)
     return 0
+
+
+def _place(given: Path) -> Path:
+    """The folder that a run file names, or what was given."""
+    if given.suffix != ".toml":
+        return given
+    from edge_train.runfile.reading import read
+
+    folder = read(given).folder
+    if folder is None:
+        raise ValueError(f"'{given}' has no key 'folder': give the folder of the run")
+    return folder

@@ -45,6 +45,22 @@ def test_a_run_gives_its_best_weights(capsys: pytest.CaptureFixture[str], tmp_pa
     assert np.array_equal(run_model(out_file, [test.x])[0], expected)
 
 
+def test_a_run_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trainer(epochs=1, folder=tmp_path / "run").run()
+    file = tmp_path / "run.toml"
+    head = f'artifacts = "{ARTIFACTS}"\nfolder = "run"\n'
+    file.write_text(head)
+    code, out, err = run(capsys, file)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{tmp_path / 'run' / 'inference.onnx'}: logits, ")
+    file.write_text(f'{head}[evaluation]\nprediction = "nowhere"\n')
+    assert "nowhere" in run(capsys, file)[2]
+    file.write_text('folder = "run"\n')
+    code, out, err = run(capsys, file)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "no key 'artifacts'" in err
+
+
 @pytest.mark.parametrize("name", ["mlp_MSELoss", "mlp_BCEWithLogitsLoss", "unet_concat_residual"])
 def test_the_prediction_is_found(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support.child import ROOT
 
 from edge_train import cli, doctor
 from edge_train.doctor import Check, Outcome
@@ -46,6 +50,23 @@ def test_the_summary_in_the_terminal(capsys: pytest.CaptureFixture[str], finishe
     assert "state  completed\n" in out
     assert "steps  3 of 3\n" in out
     assert not (finished / "report.html").exists()
+
+
+def test_a_run_file(capsys: pytest.CaptureFixture[str], finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('folder = "digits"\n')
+    assert run(capsys, "report", tmp_path / "run.toml") == (0, f"{finished / 'report.html'}\n", "")
+    (tmp_path / "run.toml").write_text("")
+    code, _, err = run(capsys, "report", tmp_path / "run.toml")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no key 'folder'" in err
+
+
+def test_a_terminal_without_a_degree_sign(finished: Path) -> None:
+    command = [sys.executable, "-m", "edge_train", "report", str(finished), "--text"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"50 \xb0C" in done.stdout
 
 
 def test_mistakes_are_one_line(
