@@ -18,12 +18,13 @@ from edge_train.errors import NativeError, ShapeMismatch
 Opener = Callable[[], Device]
 KINDS = (
     "cpu",
-    "cpu:huge",
     "cpu without native",
-    "cpu by ctypes",
     "opencl",
     "opencl with copies",
-    "opencl by ctypes",
+    *(
+        pytest.param(kind, marks=pytest.mark.slow)
+        for kind in ("cpu:huge", "cpu by ctypes", "opencl by ctypes")
+    ),
 )
 
 
@@ -299,6 +300,7 @@ print(memory("VmRSS") - before[0], memory("VmSize") - before[1])
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["native", "python"])
 def test_ten_thousand_buffers_leave_nothing(kind: str, tmp_path: Path) -> None:
     from support.devices import compiled

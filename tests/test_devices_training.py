@@ -25,7 +25,14 @@ from edge_train.optimizer import reset_group
 
 BN = ZOO["conv_bn_maxpool_gap"]
 HEAD = ZOO["frozen_backbone_only_head"]
-DEVICES = ("cpu:huge", "cpu without native", "shm", "opencl", "opencl with copies")
+SLOW = pytest.mark.slow
+DEVICES = (
+    "shm",
+    "opencl",
+    pytest.param("cpu:huge", marks=SLOW),
+    pytest.param("cpu without native", marks=SLOW),
+    pytest.param("opencl with copies", marks=SLOW),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +58,7 @@ def train(module: Module, optimizer: Optimizer, case: Artifacts, steps: int) -> 
     return losses
 
 
-@pytest.mark.parametrize("case", [BN, HEAD], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [BN, pytest.param(HEAD, marks=SLOW)], ids=lambda c: c.name)
 def test_training_is_the_same_on_every_device(
     case: Artifacts, device: Device, tmp_path: Path
 ) -> None:
@@ -74,7 +81,9 @@ def test_training_is_the_same_on_every_device(
         np.testing.assert_allclose(states[0][0], states[1][0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", ["sgd", "lion", "momentum"])
+@pytest.mark.parametrize(
+    "algorithm", ["sgd", *(pytest.param(a, marks=SLOW) for a in ("lion", "momentum"))]
+)
 def test_the_other_optimizers_too(device: Device, algorithm: str) -> None:
     weights = []
     for place in ("cpu", device):
@@ -165,6 +174,7 @@ def test_a_state_has_one_device(device: Device) -> None:
     assert Module(BN.training_model, module.state).arena is module.arena
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [False, True], ids=["shared pages", "copies"])
 def test_digits_are_learned_with_the_moments_on_the_opencl_device(
     copies: bool, monkeypatch: pytest.MonkeyPatch
@@ -198,8 +208,12 @@ def test_digits_are_learned_with_the_moments_on_the_opencl_device(
 # ---- the flat buffer in a file --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wanted", [True, False], ids=["native", "python"])
-@pytest.mark.parametrize("name", [*ZOO_MODELS[:4], BN.name, HEAD.name])
+@pytest.mark.parametrize(
+    "wanted", [True, pytest.param(False, marks=SLOW)], ids=["native", "python"]
+)
+@pytest.mark.parametrize(
+    "name", [BN.name, HEAD.name, *(pytest.param(name, marks=SLOW) for name in ZOO_MODELS[:4])]
+)
 def test_a_nominal_state_on_a_files_pages(
     name: str, wanted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -300,7 +314,7 @@ def test_u047_a_mapped_file_that_is_overwritten_in_place_is_noticed(
 
 
 @pytest.mark.parametrize("wanted", [True, False], ids=["native", "python"])
-@pytest.mark.parametrize("shift", range(1, 9))
+@pytest.mark.parametrize("shift", [1, 2, 3, 4, 8])
 def test_u047_tensors_at_odd_offsets_are_read_aligned(
     shift: int, wanted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
