@@ -82,8 +82,9 @@ def test_seizure_twenty_steps() -> None:
     for step, wanted in enumerate(SEIZURE.losses):
         module.lazy_reset_grad()
         loss = float(module(**SEIZURE.feed))
-        # a loss is the logarithm of a sum near 1: it cannot be known better than an ulp of 1
-        assert loss == pytest.approx(float(wanted), rel=2e-5, abs=ULP), step
+        # a loss near 0 is the logarithm of a sum near 1, each step's gradient what is left of 1 - p:
+        # either is known to an ulp of 1, and the steps add up
+        assert loss == pytest.approx(float(wanted), rel=2e-5, abs=4 * ULP), step
         if step == 0:
             from support.training import gradient_errors
 
