@@ -20,8 +20,8 @@ from edge_train.optimizer import Optimizer, check_number
 from edge_train.scheduler import check_count
 from edge_train.schedules import Schedule, constant
 from edge_train.training.checks import (
-    check_epochs,
     check_fits,
+    check_repeats,
     evaluation_inputs,
     goal,
     micro_batch_notes,
@@ -109,7 +109,7 @@ class Trainer:
         notes: Sequence[str] = (),
     ) -> None:
         self.module, self.optimizer = module, optimizer
-        self.governor = governor or Governor()
+        self.governor, self._own_governor = governor or Governor(), governor is None
         self._goal = goal(epochs, steps, evaluate_every, best, max_skipped)
         self._feeder = Feeder(training_inputs(module), inputs or {}, scale or {}, micro_batch)
         size = check_count("batch_size", batch_size, 1)
@@ -118,12 +118,14 @@ class Trainer:
         )
         self._feeder = self._feeder.for_batches(self._reader)
         check_fits(self._feeder, self._reader)
-        check_epochs(data, epochs)
+        check_repeats(data, "epochs", epochs)
+        check_repeats(evaluation, "evaluation", 2)
         self._evaluator = self._make_evaluator(evaluation, metrics, judged)
         self._schedule = self._make_schedule(schedule)
         self._folder = None if folder is None else RunFolder(folder)
         self._save_every, self._fresh = check_number("save_every", save_every), fresh
         self._callbacks, self._progress = tuple(callbacks), progress
+        self._run = RunState(self._reader.seed, self._reader.rows, size)
         self._notes = tuple(notes) or tuple(micro_batch_notes(module, self._feeder, size))
 
     @classmethod
@@ -182,6 +184,7 @@ class Trainer:
     def run(self) -> Result:
         """Trains, from where the folder's run is; returns why and where it ended.
 
+        Called again it goes on from there, without a folder too.
         An exception of the data, a callback or onnxruntime leaves the run saved at its last step.
         CheckpointError where the folder cannot be used.
         """
@@ -190,6 +193,9 @@ class Trainer:
                 stack.enter_context(self._folder.opened())
                 if self._fresh:
                     self._folder.clear()
+                self._fresh = False
+            if self._own_governor:  # the last one may have been told to stop
+                self.governor = Governor()
             stack.enter_context(stopping(self.governor.request_stop))
             return self._attempt()
 
@@ -202,13 +208,12 @@ class Trainer:
             self._save_every,
             self.tell,
         )
-        reader = self._reader
-        run = keeper.take_up(RunState(reader.seed, reader.rows, reader.batch_size))
+        run = keeper.take_up(self._run)
         loop = Loop(
             self.module,
             self.optimizer,
             self._schedule,
-            reader,
+            self._reader,
             self._feeder,
             self._evaluator,
             self._goal,
@@ -229,6 +234,8 @@ class Trainer:
         except BaseException as error:
             self._end_badly(loop, error)
             raise
+        finally:
+            self._run = loop.run
         keeper.save(loop.run)
         result = self._result(loop, reason, run.step)
         if self._progress is not None:

@@ -58,6 +58,28 @@ def test_a_finished_run_stays_finished_and_can_be_extended(tmp_path: Path) -> No
     assert trainer(epochs=1, folder=tmp_path, fresh=True).run().resumed_from == 0
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_run_called_again_goes_on(tmp_path: Path, keeps: bool) -> None:
+    whole = trainer(**ONE_CYCLE)
+    whole.run()
+    folder = tmp_path if keeps else None
+    part = trainer(folder=folder, callbacks=[stop_at(4, 19)], **ONE_CYCLE)
+    found = [part.run() for _ in range(4)]
+    assert [(result.resumed_from, result.steps) for result in found] == [
+        (0, 4),
+        (4, 19),
+        (19, 30),
+        (30, 30),
+    ]
+    assert np.array_equal(weights(whole), weights(part))
+
+
+def test_stop_ends_one_run_only() -> None:
+    made = trainer(steps=5, callbacks=[lambda record: made.stop() if record.step == 2 else None])
+    assert made.run().reason is StopReason.REQUESTED
+    assert made.run().reason is StopReason.COMPLETED
+
+
 def test_another_seed_is_refused(tmp_path: Path) -> None:
     trainer(steps=2, folder=tmp_path).run()
     with pytest.raises(CheckpointError, match="has the seed 0, now it is 7"):

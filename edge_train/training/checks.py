@@ -78,12 +78,12 @@ def check_fits(feeder: Feeder, reader: Reader) -> None:
     feeder.feed(reader.source.take(np.zeros(1, np.int64)))
 
 
-def check_epochs(data: Any, epochs: int | None) -> None:
+def check_repeats(data: Any, what: str, times: int | None) -> None:
     """ValueError where an iterator would be gone through more than once."""
     if isinstance(data, Batches):
         data = data.batches
-    if isinstance(data, Iterator) and epochs is not None and epochs > 1:
+    if isinstance(data, Iterator) and times is not None and times > 1:
         raise ValueError(
-            f"epochs: an iterator can be gone through once, not {epochs} times; pass a list, an "
+            f"{what}: an iterator can be gone through once, not {times} times; pass arrays, an "
             "iterable that starts over, or a function from the epoch to an iterable"
         )

@@ -94,6 +94,8 @@ def test_an_iterator_is_one_epoch() -> None:
     assert (result.steps, result.detail) == (3, "the data ended after 3 steps")
     with pytest.raises(ValueError, match="an iterator can be gone through once, not 2 times"):
         trainer(data=iter(batches), epochs=2)
+    with pytest.raises(ValueError, match="evaluation: an iterator can be gone through once"):
+        trainer(steps=1, evaluation=iter(batches))
 
 
 def test_a_list_of_batches_and_a_dataset_train_like_the_arrays(tmp_path: Any) -> None:
