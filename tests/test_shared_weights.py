@@ -343,13 +343,15 @@ def checksum(module: Module) -> int:
 
 
 def train_beside(module: Module, steps: int) -> list[tuple[float, int, int, float]]:
-    """Time, version and checksum after each step, and the loss that a reader has to find."""
+    """Time, version and checksum after each step, and the loss that a reader has to find: for the
+    steps asked for, and at least a second."""
     optimizer = Optimizer(MLP784.optimizer_model, module)
     rng = np.random.default_rng(0)
     header, log = memory(module)._segment.header, []  # type: ignore[union-attr]
     x = np.random.default_rng(1).random((4, 784), dtype=np.float32)
     labels = np.arange(4, dtype=np.int64)
-    for _ in range(steps):
+    end = time.monotonic() + 1
+    while len(log) < steps or time.monotonic() < end:
         log.append(
             (
                 time.monotonic(),
@@ -393,7 +395,8 @@ def test_a_second_process_reads_whole_versions_at_once(trainer: Module) -> None:
     assert len(found["reads"]) > 5
     check_beside(log, found)
     # the checks can fail
-    found["reads"][2][2] ^= 1
+    known = {version for _, version, _, _ in log}
+    next(read for read in found["reads"] if read[1] in known)[2] ^= 1
     with pytest.raises(AssertionError):
         check_beside(log, found)
 
@@ -404,7 +407,7 @@ def test_a_thousand_steps_beside_an_inference_process(
 ) -> None:
     kind = "python" if "python" in request.node.name else "native"
     log, found = beside(trainer, kind, 1000)
-    assert len(log) == 1000
+    assert len(log) >= 1000
     versions = {version for _, version, _ in found["reads"] + found["runs"]}
     assert len(found["runs"]) > 100
     assert len(versions) > 100
