@@ -5,7 +5,7 @@ Nothing but (epoch, row) has to be stored to go on batch for batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,9 +46,10 @@ class Reader:
     @property
     def batches(self) -> int | None:
         """Batches of an epoch, None where only the source's end tells."""
-        if self.rows is None:
-            return None
-        whole, rest = divmod(self.rows, self.batch_size)
+        if isinstance(self.source, Batches):
+            made = self.source.batches
+            return len(made) if isinstance(made, Sized) else None
+        whole, rest = divmod(len(self.source), self.batch_size)
         return whole + (1 if rest and not self.drop_last else 0)
 
     def read(self, position: Position) -> Iterator[tuple[Batch, int, Position]]:

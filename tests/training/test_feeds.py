@@ -13,6 +13,7 @@ from edge_train import dtypes
 from edge_train.data.sources import ArrayRows, Batches
 from edge_train.errors import DataError
 from edge_train.graph import ir
+from edge_train.schedules import constant
 from edge_train.training.feeds import Feeder
 from edge_train.training.order import Position, Reader
 
@@ -96,6 +97,26 @@ def test_an_iterator_is_one_epoch() -> None:
         trainer(data=iter(batches), epochs=2)
     with pytest.raises(ValueError, match="evaluation: an iterator can be gone through once"):
         trainer(steps=1, evaluation=iter(batches))
+
+
+class _Loader:
+    """Like PyTorch's DataLoader: a length, and batches that NumPy makes arrays of."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Any:
+        training, _ = digits()
+        for start in (0, 8, 16):
+            part = slice(start, start + 8)
+            yield [training.x[part].tolist(), training.labels[part].tolist()]
+
+
+def test_a_loader_with_a_length_knows_its_steps() -> None:
+    made = trainer(data=_Loader(), epochs=4, schedule=lambda total: constant(0.1 / total))
+    assert made.total_steps == 12
+    assert made.run().steps == 12
+    assert made.optimizer.get_learning_rate() == pytest.approx(0.1 / 12)
 
 
 def test_a_list_of_batches_and_a_dataset_train_like_the_arrays(tmp_path: Any) -> None:
