@@ -170,7 +170,8 @@ def measure(
 def row(
     side: Side, sides: list[Side], label: str, work: Workload, threads: int, limits: Limits
 ) -> Row:
-    first = sides[0]
+    # where a part is trained, the reference beside it trains the whole
+    first = next((each for each in sides if each.name == "reference_part"), sides[0])
     ours, theirs = np.array(side.losses[:WARM_UP]), np.array(first.losses[:WARM_UP])
     others = {other.name: _ratio(side.rounds, other.rounds) for other in sides}
     memory = side.child.call("memory")
@@ -221,8 +222,9 @@ def main() -> None:
     for threads in arguments.threads:
         for label in works:
             absolute = None if python is None else python.absolute()
-            rows += measure(label, absolute, names, threads, arguments.rounds)
-            print(markdown(rows[-len(names) :]), flush=True)
+            fresh = measure(label, absolute, names, threads, arguments.rounds)
+            print(markdown(fresh), flush=True)
+            rows += fresh
     text = json.dumps([asdict(each) for each in rows], indent=1) + "\n"
     for path, content in (
         (arguments.json, text),

@@ -264,16 +264,21 @@ def tagger(batch: int = 8, length: int = 32, d: int = 64, hidden: int = 128) -> 
     b.weight("lstm.r", 1, 4 * hidden, hidden, fan=2 * hidden)
     b.weight("lstm.b", 1, 8 * hidden)
     b.constant("one", np.array([1], np.int64))
-    y = b.add("Squeeze", b.add("LSTM", x, "lstm.w", "lstm.r", "lstm.b", hidden_size=hidden), "one")
-    scores = b.add("Transpose", b.linear(y, "head", hidden, classes), perm=[1, 2, 0])
-    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", length])
+    # the reference needs the initial states
+    b.constant("zeros", np.zeros((1, batch, hidden), np.float32))
+    lstm = (x, "lstm.w", "lstm.r", "lstm.b", "", "zeros", "zeros")
+    y = b.add("Squeeze", b.add("LSTM", *lstm, hidden_size=hidden), "one")
+    b.constant("rows", np.array([-1, classes], np.int64))
+    rows = b.add("Transpose", b.linear(y, "head", hidden, classes), perm=[1, 0, 2])
+    scores = b.add("Reshape", rows, "rows")  # the reference refuses labels of two axes
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [batch, length])
 
     def feed(rng: np.random.Generator, batch: int) -> list[Any]:
         tokens = rng.integers(0, words, (batch, length), dtype=np.int64)
-        return [tokens, tokens % classes]
+        return [tokens, tokens.reshape(-1) % classes]
 
     return b.workload(
-        "tagger", [ids], scores, classes, length, batch=batch, steps=20, batches=16, feed=feed
+        "tagger", [ids], scores, classes, batch=batch, steps=20, batches=16, feed=feed
     )
 
 

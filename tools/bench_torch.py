@@ -164,7 +164,7 @@ class Bert(nn.Module):
 
 
 class Tagger(nn.Module):
-    """A label for every token: embedding, LSTM, linear; scores (B, classes, T)."""
+    """A label for every token: embedding, LSTM, linear; scores (B T, classes)."""
 
     def __init__(self, w: Weights) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class Tagger(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = functional.embedding(ids, self.words).transpose(0, 1)
-        return self.head(self.lstm(x)[0]).permute(1, 2, 0)
+        return self.head(self.lstm(x)[0]).transpose(0, 1).flatten(0, 1)
 
 
 NETWORKS: dict[str, Callable[[Weights], nn.Module]] = {
