@@ -59,7 +59,8 @@ COMPILERS = {
             ("x86_64-linux-gnu-gcc", "gcc"),
             "gcc",
             {
-                "base": (),
+                # processors without AVX2 are rare: small rather than quick
+                "base": ("-O2",),
                 "avx2": ("-march=x86-64-v3",),
                 "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
             },
