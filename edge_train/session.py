@@ -113,9 +113,10 @@ def _knowing(model: ir.Model, options: onnxruntime.SessionOptions) -> onnxruntim
 
 
 def executed_graph(model: ir.Model, rewrite: Rewrite | None = None) -> ir.Model:
-    """A lowered graph as a session with the default options runs it: fused, in memory order."""
-    options = _knowing(model, default_options())
-    return running_graph(model, onnx_codec.encode(model), options, rewrite) or model
+    """A lowered graph as a session with the default options runs it: fused, in its order."""
+    options, data = _knowing(model, default_options()), onnx_codec.encode(model)
+    running = running_graph(model, data, options, rewrite)
+    return onnx_codec.load(_optimized(data, options)) if running is None else running
 
 
 #: with fewer outputs there is no order to choose: evaluation

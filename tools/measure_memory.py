@@ -1,6 +1,6 @@
 """Measured peaks of training beside what memory.estimate says, a process for each run.
 
-    .venv/bin/python tools/measure_memory.py [MODEL…] [--kernels portable fused] [--json FILE]
+    .venv/bin/python tools/measure_memory.py [MODEL…] [--settings NAME…] [--json FILE]
 
 Peaks are of the resident set, above an idle process with Python, NumPy and onnxruntime loaded.
 """
@@ -35,11 +35,18 @@ MODELS = {
 }
 #: model -> (rows at once, micro-batches of an update)
 RUNS = {
-    "mlp": ((64, 1), (1, 1), (1024, 1)),
-    "mobilenet": ((8, 1), (4, 8), (1, 32), (32, 1)),
-    "mobilenet_bn": ((8, 1), (4, 2)),
+    "mlp": ((64, 1), (512, 2)),
+    "mobilenet": ((8, 1), (4, 8)),
+    "mobilenet_bn": ((8, 1), (4, 8)),
     "resnet18": ((8, 1), (2, 4)),
     "bert": ((8, 1), (2, 4)),
+}
+SETTINGS = {
+    "portable": memory.Choices(kernels="portable"),
+    "default": memory.Choices(),
+    "recompute": memory.Choices(recompute="auto"),
+    "fused": memory.Choices(fuse_optimizer=True),
+    "least": memory.Choices(recompute="auto", fuse_optimizer=True, moments="8bit"),
 }
 CHILD = """
 import json, sys
@@ -130,6 +137,8 @@ def measure_all(names: Sequence[str], choices: Sequence[memory.Choices]) -> Iter
             make_artifacts(work, Path(scratch))
             for rows, parts in RUNS[name]:
                 for chosen in choices:
+                    if parts > 1 and chosen.fuse_optimizer:
+                        continue  # nothing to add up
                     yield measure(work, Path(scratch), rows, parts, chosen)
 
 
@@ -148,15 +157,10 @@ def table(rows: Sequence[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="*", help=f"of {', '.join(MODELS)} (all)")
-    parser.add_argument("--kernels", nargs="+", default=["portable"])
-    parser.add_argument("--recompute", nargs="+", default=["none", "auto"])
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     arguments = parser.parse_args()
-    choices = [
-        memory.Choices(kernels=kernels, recompute=recompute)
-        for kernels in arguments.kernels
-        for recompute in arguments.recompute
-    ]
+    choices = [SETTINGS[name] for name in arguments.settings]
     rows: list[Row] = []
     for row in measure_all(arguments.model or list(MODELS), choices):
         print(table([row]).splitlines()[-1], flush=True)

@@ -40,6 +40,9 @@ def add_parser(commands: Any) -> None:
         "--size", **several, type=_size, metavar="NAME=N", help="a free size of the model's inputs"
     )
     parser.add_argument("--kernels", choices=("auto", "portable", "fused"), default="auto")
+    parser.add_argument("--recompute", choices=("none", "auto"), default="none", help="(none)")
+    parser.add_argument("--fuse-optimizer", action="store_true", help="updates while a step runs")
+    parser.add_argument("--moments", choices=("float32", "8bit"), default="float32")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
     parser.set_defaults(run=_run)
 
@@ -55,9 +58,12 @@ def _run(arguments: argparse.Namespace) -> int:
     from edge_train import memory
     from edge_train.errors import MemoryBudgetExceeded
 
-    words = {
+    words: dict[str, Any] = {
         "trainable": arguments.train,
         "kernels": arguments.kernels,
+        "recompute": arguments.recompute,
+        "fuse_optimizer": arguments.fuse_optimizer,
+        "moments": arguments.moments,
         "sizes": dict(arguments.size or ()),
     }
     if arguments.budget is None:

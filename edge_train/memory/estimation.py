@@ -6,7 +6,7 @@ Counted is what the process holds beyond an idle one that has Python, NumPy and 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,55 +17,23 @@ from edge_train.errors import ArtifactError
 from edge_train.graph import ir, onnx_codec, subset
 from edge_train.graph.passes import evaluation_form
 from edge_train.graph.roles import Roles
+from edge_train.kernels.packed import BLOCK
 from edge_train.memory.budget import shown
-from edge_train.memory.graphs import RunningGraph, fixed_batch, input_dims, tensor_bytes
+from edge_train.memory.graphs import (
+    Choices,
+    RunningGraph,
+    fixed_batch,
+    input_dims,
+    tensor_bytes,
+)
 from edge_train.optimizer_spec import read_spec
 
 #: this package, protobuf and the pages of onnxruntime's code that training touches (measured)
-_RUNTIME = 24 << 20
+_RUNTIME = 25 << 20
 #: what onnxruntime and this package keep for a node of a graph (measured)
 _PER_NODE = 8 << 10
 #: kernels' working memory, stacks, and what the allocators cannot use (measured)
-_SLACK = 1.06
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What changes the memory of a run, as Module and Optimizer take it.
-
-    ``trainable``: names and patterns, None for all; ``kernels``: "auto", "portable" or "fused";
-    ``recompute``: "none", "auto" or patterns.
-    """
-
-    trainable: tuple[str, ...] | None = None
-    kernels: str = "auto"
-    recompute: str | tuple[str, ...] = "none"
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether several steps can make an update."""
-        return True
-
-    def module(self) -> dict[str, Any]:
-        """The keyword arguments of Module that differ from its defaults."""
-        words: dict[str, Any] = {}
-        if self.trainable is not None:
-            words["trainable"] = list(self.trainable)
-        if self.kernels != "auto":
-            words["kernels"] = self.kernels
-        if self.recompute != "none":
-            words["recompute"] = self.recompute
-        return words
-
-    def optimizer(self) -> dict[str, Any]:
-        """The keyword arguments of Optimizer that differ from its defaults."""
-        return {}
-
-    def notes(self) -> tuple[str, ...]:
-        """What the choices change, in words."""
-        if self.recompute == "none":
-            return ()
-        return ("activations are made again for the backward pass: the same numbers, more time",)
+_SLACK = 1.08
 
 
 @dataclass(frozen=True)
@@ -168,8 +136,25 @@ class Footprint:
         self._choose()
         self._graphs: dict[bool, RunningGraph] = {}
         self._eval: RunningGraph | None = None
-        spec = None if self.files.optimizer_model is None else read_spec(self.files.optimizer_model)
-        self._moments = 2 if spec is None or spec.is_adamw else 0
+        source = self.files.optimizer_model
+        self._spec = None if source is None else read_spec(source)
+
+    @property
+    def is_adamw(self) -> bool:
+        """Whether the optimizer keeps two moments; without an optimizer model AdamW is assumed."""
+        return self._spec is None or self._spec.is_adamw
+
+    @property
+    def clips(self) -> bool:
+        """Whether gradients are clipped by the norm of all."""
+        return self._spec is not None and self._spec.max_grad_norm is not None
+
+    def _moment_bytes(self, trained: int) -> int:
+        if not self.is_adamw:
+            return 0
+        if self.choices.moments == "8bit":
+            return trained // 2 + trained // 4 // BLOCK * 16  # a byte each, and their blocks
+        return 2 * trained
 
     def _choose(self) -> None:
         names = {tensor.name for tensor in self._stored}
@@ -207,8 +192,9 @@ class Footprint:
         stored = {tensor.name: tensor.nbytes for tensor in self._stored}
         return {v.name: stored.get(v.name) or _declared(v) for v in self._roles.parameters}
 
-    def estimate(self, batch: int, accumulates: bool = False) -> Estimate:
-        """The memory of steps with ``batch`` rows.
+    def estimate(self, batch: int, accumulates: bool = False, rows: int | None = None) -> Estimate:
+        """The memory of steps with ``batch`` rows; ``rows``: those of an update, which are there
+        at once, where ``accumulates``.
 
         Raises ValueError for a batch size that the graph does not take and for open sizes.
         """
@@ -225,10 +211,10 @@ class Footprint:
             accumulates=accumulates,
             weights=trained,
             frozen=sum(parameters.values()) - trained,
-            gradients=trained,
-            moments=self._moments * trained,
+            gradients=0 if self.choices.fuse_optimizer else trained,
+            moments=self._moment_bytes(trained),
             activations=int(walk.arena * _SLACK),
-            batch_data=graph.fed_bytes(dims),
+            batch_data=graph.fed_bytes(input_dims(graph.user_inputs, rows or batch, self.sizes)),
             evaluation=evaluation,
             runtime=_RUNTIME + nodes * _PER_NODE,
             unknown=unknown,
@@ -246,9 +232,7 @@ class Footprint:
     def _graph(self, adds: bool) -> RunningGraph:
         if adds not in self._graphs:
             names = {v.name for v in self._roles.parameters}
-            self._graphs[adds] = RunningGraph.of_training(
-                self._model, names, self.choices.kernels, self.choices.recompute, adds
-            )
+            self._graphs[adds] = RunningGraph.of_training(self._model, names, self.choices, adds)
         return self._graphs[adds]
 
     def _evaluation(self, dims: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
@@ -285,18 +269,24 @@ def estimate(
     batch: int,
     *,
     accumulates: bool = False,
-    trainable: Sequence[str] | None = None,
-    kernels: str = "auto",
+    rows: int | None = None,
     sizes: Mapping[str, int] | None = None,
+    **choices: Any,
 ) -> Estimate:
     """What training takes, before anything runs.
 
     ``artifacts``: the folder of generate_artifacts, or ``Files``. ``batch`` rows go through the
-    graph at once; ``accumulates`` where several of these make an update. ``trainable`` and
-    ``kernels`` as Module takes them; ``sizes`` says the model's other free sizes by their symbol.
+    graph at once; ``accumulates`` where several of these make an update of ``rows``. ``sizes`` says
+    the model's other free sizes by their symbol; ``choices`` are those of ``Choices``.
 
     Raises ArtifactError, UnsupportedOp, CheckpointError for files that cannot be used, ValueError
-    for batch sizes and names that do not fit.
+    for batch sizes and names that do not fit, NativeError for fused kernels where there are none.
     """
-    choices = Choices(None if trainable is None else tuple(trainable), kernels)
-    return Footprint(Files.of(artifacts), choices, sizes or {}).estimate(batch, accumulates)
+    chosen = chosen_from(choices)
+    return Footprint(Files.of(artifacts), chosen, sizes or {}).estimate(batch, accumulates, rows)
+
+
+def chosen_from(words: Mapping[str, Any]) -> Choices:
+    """Choices of keyword arguments, lists made tuples; TypeError for a word it does not have."""
+    made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in words.items()}
+    return Choices(**made)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from edge_train import dtypes, session
 from edge_train.graph import ir
-from edge_train.graph.lowering import accumulating, lower
-from edge_train.graph.recompute_plan import Choice, recompute_rewrite
+from edge_train.graph.lowering import Lowered, accumulating, lower
+from edge_train.graph.recompute_plan import recompute_rewrite
+from edge_train.graph.release import release_rewrite, with_native_ops
 from edge_train.graph.roles import Roles
 from edge_train.graph.shapes import Shapes
 from edge_train.kernels.dispatch import fuses_graphs
@@ -23,8 +25,56 @@ from edge_train.memory.liveness import Walk, walk
 _SAME_SIZE = frozenset(
     {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "ScatterElements", "ScatterND"}
 )
+#: a bit for each element of the node's first output, which is float32
+_BITS = "/bits"
+#: a gradient before it is added to its buffer
+_STEP = "/step"
 #: names that graph/recompute.py gives
-_REPEATED = re.compile(r"recompute/(.+?)(?:/gate/Reshape(?:_\d+)?)?")
+_REPEATED = re.compile(r"recompute/(.+?)(?:/gate/\w+?(?:_\d+)?)?")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What changes the memory of a run, as Module and Optimizer take it.
+
+    ``trainable``: names and patterns, None for all; ``kernels``: "auto", "portable" or "fused";
+    ``recompute``: "none", "auto" or patterns; ``moments``: "float32" or "8bit".
+    """
+
+    trainable: tuple[str, ...] | None = None
+    kernels: str = "auto"
+    recompute: str | tuple[str, ...] = "none"
+    fuse_optimizer: bool = False
+    moments: str = "float32"
+
+    def module(self) -> dict[str, Any]:
+        """The keyword arguments of Module that differ from its defaults."""
+        words: dict[str, Any] = {}
+        if self.trainable is not None:
+            words["trainable"] = list(self.trainable)
+        if self.kernels != "auto":
+            words["kernels"] = self.kernels
+        if self.recompute != "none":
+            words["recompute"] = self.recompute
+        if self.fuse_optimizer:
+            words["fuse_optimizer"] = True
+        return words
+
+    def optimizer(self) -> dict[str, Any]:
+        """The keyword arguments of Optimizer that differ from its defaults."""
+        return {} if self.moments == "float32" else {"moments": self.moments}
+
+    def notes(self) -> Iterator[str]:
+        """What the choices change, in words."""
+        if self.recompute != "none":
+            yield "activations are made again for the backward pass: the same numbers, more time"
+        if self.fuse_optimizer:
+            yield "weights are updated in the backward pass: the same numbers, no gradients to read"
+        if self.moments == "8bit":
+            yield (
+                "the optimizer's moments have 8 bits: the curve is close to that of float32, not "
+                "the same"
+            )
 
 
 @dataclass(frozen=True)
@@ -34,36 +84,39 @@ class RunningGraph:
 
     lowered: ir.Graph
     running: ir.Graph
+    known: Shapes  # what lowering knew, sizes as symbols
     user_inputs: tuple[ir.Value, ...]
     gradients: Mapping[str, str]  # gradient buffer -> output
     updates: Mapping[str, str]  # running statistic -> output
 
     @staticmethod
     def of_training(
-        model: ir.Model, names: Iterable[str], kernels: str, recompute: Choice, adds: bool
+        model: ir.Model, names: Iterable[str], choices: Choices, adds: bool
     ) -> RunningGraph:
         """The graph of a training step; ``adds``: the one that adds to the gradients."""
-        lowered = lower(model, fuses_graphs(kernels))
+        lowered = lower(model, fuses_graphs(choices.kernels))
         graph = accumulating(lowered) if adds else lowered.model
         roles = Roles.of(model.graph, set(names))
-        rewrite = recompute_rewrite(
-            lowered.model.graph,
-            [v.name for v in graph.graph.outputs if v.name not in set(lowered.gradients.values())],
-            [v.name for v in roles.parameters],
-            recompute,
-            lowered.shapes,
-        )
+        rewrite = _recompute(lowered, roles, choices)
+        if choices.fuse_optimizer:
+            graph, rewrite = with_native_ops(graph), _release(lowered, roles, rewrite)
         running = session.executed_graph(graph, rewrite).graph
         return RunningGraph(
-            graph.graph, running, roles.user_inputs, lowered.gradients, lowered.updates
+            graph.graph,
+            running,
+            lowered.shapes,
+            roles.user_inputs,
+            lowered.gradients,
+            lowered.updates,
         )
 
     @staticmethod
     def of_evaluation(model: ir.Model, names: Iterable[str], kernels: str) -> RunningGraph:
         """The graph of an evaluation step."""
-        graph = lower(model, fuses_graphs(kernels)).model
-        inputs = Roles.of(model.graph, set(names)).user_inputs
-        return RunningGraph(graph.graph, session.executed_graph(graph).graph, inputs, {}, {})
+        lowered = lower(model, fuses_graphs(kernels))
+        graph, inputs = lowered.model, Roles.of(model.graph, set(names)).user_inputs
+        running = session.executed_graph(graph).graph
+        return RunningGraph(graph.graph, running, lowered.shapes, inputs, {}, {})
 
     @property
     def has_updates(self) -> bool:
@@ -80,8 +133,9 @@ class RunningGraph:
         are, which count nothing."""
         sizes = self._sizes(dims)
         made = {name for node in self.running.nodes for name in node.outputs if name}
-        bound = {*self.gradients.values(), *self.updates.values()}  # lie in memory of ours
-        return walk(self.running, sizes, bound), len(made - sizes.keys())
+        outputs = {value.name for value in self.running.outputs}
+        ours = {*self.gradients.values(), *self.updates.values()}  # lie in memory of ours
+        return walk(self.running, sizes, ours & outputs), len(made - sizes.keys())
 
     def fed_bytes(self, dims: Mapping[str, tuple[int, ...]]) -> int:
         """The size of what one step is fed."""
@@ -89,11 +143,16 @@ class RunningGraph:
 
     def _sizes(self, dims: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         shapes = Shapes()
-        first = Shapes.of(_with_dims(self.lowered, dims))
-        for node in self.lowered.nodes:
-            for name in node.outputs:
-                shapes.learn(name, first.elem_type(name), first.dims(name))
-        shapes.infer(_with_dims(self.running, dims))
+        values = _values_of_symbols(self.user_inputs, dims)
+        for graph in (self.lowered, self.running):
+            bound = _with_dims(graph, dims)
+            for node in bound.nodes:
+                for name in node.outputs:
+                    told = self.known.dims(name)
+                    if told is not None:
+                        told = tuple(values.get(d, d) if isinstance(d, str) else d for d in told)
+                    shapes.learn(name, self.known.elem_type(name), told)
+            shapes.infer(bound)
         known = {v.name: tensor_bytes(v.elem_type, dims[v.name]) or 0 for v in self.user_inputs}
         for node in self.running.nodes:
             for name in filter(None, node.outputs):
@@ -103,20 +162,53 @@ class RunningGraph:
         for node in reversed(self.running.nodes):
             if node.op_type in _SAME_SIZE and node.output(0) in known:
                 known.setdefault(node.input(0), known[node.output(0)])
-        return self._with_duplicates(known)
+        self._add_by_name(known)
+        return known
 
-    def _with_duplicates(self, known: dict[str, int]) -> dict[str, int]:
-        """Adds what is made again: as large as the tensor it repeats, and so is a gate."""
+    def _add_by_name(self, known: dict[str, int]) -> None:
+        """Sizes that follow from the names that this package gives: of what is made again, of
+        gradients before they are added up, and of the bits that an op leaves for its gradient."""
+        parameters = {v.name: tensor_bytes(v.elem_type, v.dims) for v in self.lowered.outputs}
         for node in self.running.nodes:
             for name in node.outputs:
-                original = _REPEATED.fullmatch(name)
-                if name in known or original is None:
+                if not name or name in known:
                     continue
-                numbered, plain = original[1], original[1].rpartition("_")[0]
-                size = known.get(numbered, known.get(plain))
+                size = parameters.get(name.removesuffix(_STEP))
+                if name.endswith(_BITS):
+                    size = -(-known.get(node.outputs[0], 0) // 32)
+                repeated = _REPEATED.fullmatch(name)
+                if repeated is not None:
+                    numbered, plain = repeated[1], repeated[1].rpartition("_")[0]
+                    size = known.get(numbered, known.get(plain))
                 if size is not None:
                     known[name] = size
-        return known
+
+
+def _recompute(lowered: Lowered, roles: Roles, choices: Choices) -> session.Rewrite | None:
+    gradients = set(lowered.gradients.values())
+    results = [v.name for v in lowered.model.graph.outputs if v.name not in gradients]
+    parameters = [value.name for value in roles.parameters]
+    choice = choices.recompute
+    wanted = choice if isinstance(choice, str) else list(choice)
+    return recompute_rewrite(lowered.model.graph, results, parameters, wanted, lowered.shapes)
+
+
+def _release(lowered: Lowered, roles: Roles, before: session.Rewrite | None) -> session.Rewrite:
+    gradients = {name: lowered.gradients[buffer] for name, buffer in roles.trainable.items()}
+    observed = [label.observed for label in lowered.labels if label.observed]
+    release = release_rewrite(gradients, lowered.results[0], observed, 0)
+    return release if before is None else lambda model: release(before(model))
+
+
+def _values_of_symbols(
+    inputs: Sequence[ir.Value], dims: Mapping[str, tuple[int, ...]]
+) -> dict[str, int]:
+    return {
+        symbol: size
+        for value in inputs
+        for symbol, size in zip(value.dims or (), dims[value.name], strict=True)
+        if isinstance(symbol, str)
+    }
 
 
 def tensor_bytes(elem_type: int | None, dims: Sequence[ir.Dim] | None) -> int | None:

@@ -91,6 +91,20 @@ def _events(graph: ir.Graph, sizes: Mapping[str, int], bound: frozenset[str]) ->
     ]
 
 
+def _untold(graph: ir.Graph) -> set[str]:
+    """Tensors whose shape onnxruntime cannot tell before the run: those that follow from a shape
+    that was chosen (a gate of graph/recompute.py). Nothing is written over another for them."""
+    chosen: set[str] = set()
+    untold: set[str] = set()
+    for node in graph.nodes:
+        if node.op_type == "Where":
+            chosen.update(node.outputs)
+        gated = node.op_type == "Reshape" and node.input(1) in chosen
+        if gated or not untold.isdisjoint(node.inputs):
+            untold.update(node.outputs)
+    return untold
+
+
 class _Owners:
     """Which buffer each tensor lies in: its own, that of the tensor it is a view of, or that of an
     input it is written over. Buffers are named after the tensor they were taken for."""
@@ -101,6 +115,7 @@ class _Owners:
         self._left = Counter(name for node in graph.nodes for name in reads_of(node))
         self._owner: dict[str, str] = {}  # tensors in memory of the arena
         self._tenants: dict[str, list[str]] = {}  # the tensors in a buffer
+        self._untold = _untold(graph)
 
     def taken(self, node: ir.Node) -> list[tuple[str, int]]:
         """The buffers that a node takes; nodes are asked in their order."""
@@ -122,7 +137,7 @@ class _Owners:
     def _shared(self, node: ir.Node, name: str) -> str | None:
         if node.op_type in _VIEWS and name == node.outputs[0]:
             return self._owner.get(node.input(0), "")
-        if node.op_type not in _IN_PLACE or name != node.outputs[0]:
+        if node.op_type not in _IN_PLACE or name != node.outputs[0] or name in self._untold:
             return None
         for source in node.inputs[:2]:
             owner = self._owner.get(source, "")

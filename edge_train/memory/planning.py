@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_train.errors import MemoryBudgetExceeded
+from edge_train.kernels import native
 from edge_train.memory.budget import parse_budget, shown
-from edge_train.memory.estimation import Choices, Estimate, Files, Footprint
+from edge_train.memory.estimation import Estimate, Files, Footprint, chosen_from
+from edge_train.memory.graphs import Choices
 
+#: of the budget is left free: estimates of real runs were up to this much too low
+_MARGIN = 0.05
 _TRIES = 6  # subsets of the parameters, by halving
 
 
@@ -69,39 +73,49 @@ def plan(
     batch: int,
     budget: str | int,
     *,
-    trainable: Sequence[str] | None = None,
-    kernels: str = "auto",
     sizes: Mapping[str, int] | None = None,
+    **choices: Any,
 ) -> Plan:
     """The way to train on ``batch`` rows that costs the least time and fits ``budget``.
 
-    ``budget`` ("200MB", "160 MiB" or bytes) is for everything above the idle process. The largest
-    micro-batch is taken; where not even one row fits, activations are recomputed, then updates are
-    made within the backward pass and moments kept in 8 bits. ``artifacts``, ``trainable``,
-    ``kernels`` and ``sizes`` as for ``estimate``.
+    ``budget`` ("200MB", "160 MiB" or bytes) is for everything above the idle process; 5 % of it are
+    left free. The largest micro-batch is taken; where not even one row fits, activations are
+    recomputed, then updates made in the backward pass (where the whole batch fits at once), then
+    moments kept in 8 bits. ``artifacts``, ``sizes`` and ``choices`` as for ``estimate``.
 
     Raises MemoryBudgetExceeded with the table and the subset of the parameters that would fit, and
     what ``estimate`` raises.
     """
-    limit = parse_budget(budget)
+    given = parse_budget(budget)
+    limit = int(given * (1 - _MARGIN))
     files = Files.of(artifacts)
-    first = Choices(None if trainable is None else tuple(trainable), kernels)
+    first = chosen_from(choices)
     least: Estimate | None = None
-    for choices in savings(first):
-        footprint = Footprint(files, choices, sizes or {})
+    for chosen in savings(Footprint(files, first, sizes or {})):
+        footprint = Footprint(files, chosen, sizes or {})
         micro, estimate = largest_micro_batch(footprint, batch, limit)
         if micro:
-            return Plan(batch, micro, limit, choices, estimate, _notes(footprint, batch, micro))
+            return Plan(batch, micro, given, chosen, estimate, _notes(footprint, batch, micro))
         least = estimate if least is None or estimate.total < least.total else least
     assert least is not None  # there is always a first choice
-    raise MemoryBudgetExceeded(_refusal(files, first, sizes or {}, limit, least))
+    raise MemoryBudgetExceeded(_refusal(files, first, sizes or {}, given, least))
 
 
-def savings(first: Choices) -> Iterator[Choices]:
-    """The choices to try in turn, each saving more memory and costing more than the one before."""
-    yield first
-    if first.recompute == "none":
-        yield replace(first, recompute="auto")
+def savings(footprint: Footprint) -> Iterator[Choices]:
+    """The choices to try in turn, each saving more memory and costing more than the one before:
+    those of ``footprint``, and what Module and Optimizer have beside."""
+    choices = footprint.choices
+    yield choices
+    if choices.recompute == "none":
+        choices = replace(choices, recompute="auto")
+        yield choices
+    if native.has_ops() and not footprint.clips:
+        yield replace(choices, fuse_optimizer=True)  # fits whole batches only
+    if footprint.is_adamw and choices.moments == "float32":
+        choices = replace(choices, moments="8bit")
+        yield choices
+        if native.has_ops() and not footprint.clips:
+            yield replace(choices, fuse_optimizer=True)
 
 
 def largest_micro_batch(footprint: Footprint, batch: int, limit: int) -> tuple[int, Estimate]:
@@ -109,24 +123,26 @@ def largest_micro_batch(footprint: Footprint, batch: int, limit: int) -> tuple[i
 
     The estimate is that of the answer, or of one row.
     """
-    whole = footprint.fixed_batch
-    if whole is not None:
-        estimate = footprint.estimate(whole, accumulates=batch > whole)
-        return (whole if estimate.total <= limit else 0), estimate
+    fixed = footprint.fixed_batch
+    if fixed is not None:
+        adds = batch > fixed
+        estimate = footprint.estimate(fixed, adds, batch)
+        fits = estimate.total <= limit and not (adds and footprint.choices.fuse_optimizer)
+        return (fixed if fits else 0), estimate
     estimate = footprint.estimate(batch)
     if estimate.total <= limit:
         return batch, estimate
-    if not footprint.choices.accumulates:
-        return 0, estimate
+    if footprint.choices.fuse_optimizer:
+        return 0, estimate  # it keeps no gradients that could add up
     low, high = 0, batch  # low fits, high does not
     while high - low > 1:
         middle = (low + high) // 2
-        fits = footprint.estimate(middle, accumulates=True).total <= limit
+        fits = footprint.estimate(middle, True, batch).total <= limit
         low, high = (middle, high) if fits else (low, middle)
     if low == 0:
-        return 0, footprint.estimate(1, accumulates=batch > 1)
+        return 0, footprint.estimate(1, batch > 1, batch)
     best = _equal_parts(batch, low)
-    return best, footprint.estimate(best, accumulates=True)
+    return best, footprint.estimate(best, True, batch)
 
 
 def _equal_parts(batch: int, most: int) -> int:
@@ -153,12 +169,12 @@ def _notes(footprint: Footprint, batch: int, micro: int) -> tuple[str, ...]:
 def _refusal(
     files: Files, first: Choices, sizes: Mapping[str, int], limit: int, least: Estimate
 ) -> str:
-    over = least.total - limit
+    needed = int(least.total / (1 - _MARGIN))
     text = (
-        f"training does not fit into {shown(limit)}: one row at a time takes "
-        f"{shown(least.total)}, {shown(over)} more.\n{least.table()}\n"
+        f"training does not fit into {shown(limit)}: one row at a time needs a budget of "
+        f"{shown(needed)} ({_MARGIN:.0%} are left free).\n{least.table()}\n"
     )
-    subset = fitting_subset(files, first, sizes, limit)
+    subset = fitting_subset(files, first, sizes, int(limit * (1 - _MARGIN)))
     if subset is None:
         return text + "No part of the parameters fits either: use a smaller model or input."
     names, estimate = subset
