@@ -236,6 +236,7 @@ class Module(ParameterBuffers):
                 "a nominal checkpoint has no weights to export; fill it first with "
                 "copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
+        self.state.check_pages()
         names = [name for name, _ in self.state.parameters]
         export.write_inference_model(
             self._eval_source,
@@ -262,6 +263,7 @@ class Module(ParameterBuffers):
         Errors: ValueError for a name that no parameter has, NominalStateError before a fill,
         OSError when the file cannot be written.
         """
+        self.state.check_pages()
         chosen = adapters.named([name for name, _ in self.state.parameters], names)
         tensors = [Tensor.of(name, self.state.parameters[name].data) for name in chosen]
         adapters.write(tensors, adapter_uri, adapter_version, model_version)

@@ -60,7 +60,7 @@ class ParameterBuffers:
 
         Errors: NominalStateError before a fill; TypeError when a parameter is not float32.
         """
-        self._refuse_nominal()
+        self._require_data()
         flat = gather(self._float_layout(trainable_only), self.state)
         return as_ortvalue(flat)
 
@@ -114,7 +114,7 @@ class ParameterBuffers:
         Errors: NominalStateError before a fill; TypeError, ValueError as there, for a buffer that
         cannot be written to, and for a parameter that is not float32.
         """
-        self._refuse_nominal()
+        self._require_data()
         layout = self._float_layout(trainable_only)
         if streams.is_sink(buffer):
             for slot in layout:
@@ -184,16 +184,17 @@ class ParameterBuffers:
 
         Errors: NominalStateError before a fill, ValueError for another algorithm.
         """
-        self._refuse_nominal()
+        self._require_data()
         layout = self._float_layout(trainable_only)
         return checksum_of((self.state.parameters[slot.name].data for slot in layout), algorithm)
 
-    def _refuse_nominal(self) -> None:
+    def _require_data(self) -> None:
         if self.state.is_nominal:
             raise NominalStateError(
                 "a nominal checkpoint has no parameters to read; fill it first with "
                 "copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
+        self.state.check_pages()
 
     def _check_size(self, size: int | None, trainable_only: bool) -> None:
         """``size`` None: a stream that does not say; it is read as far as it is needed."""

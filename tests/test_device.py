@@ -341,14 +341,17 @@ def test_a_mapped_file_is_read_and_never_written(numbers: Path) -> None:
 
 def test_a_file_that_changes_its_size_is_noticed(numbers: Path) -> None:
     device = open_device(f"file:{numbers}")
-    device.allocate()
+    buffer = device.allocate()
     with open(numbers, "ab") as file:
         file.write(b"more")
+    for use in (buffer.numpy, buffer.read, lambda: buffer.fill(1), buffer.ortvalue):
+        with pytest.raises(ValueError, match="in place"):
+            use()
     with pytest.raises(ValueError, match=r"had 400000 bytes, now it has 400004.*in place"):
         device.allocate()
     os.truncate(numbers, 8)
     with pytest.raises(ValueError, match="now it has 8"):
-        device.check_size()  # type: ignore[attr-defined]
+        device.check_pages()
 
 
 def test_more_than_the_file_has_is_refused(numbers: Path) -> None:

@@ -296,7 +296,7 @@ def test_u047_a_mapped_file_that_is_overwritten_in_place_is_noticed(
     path = tmp_path / "checkpoint"
     path.write_bytes(BN.checkpoint.read_bytes())
     state = CheckpointState.load_checkpoint(path, device="file")
-    module = Module(BN.training_model, state)
+    module = Module(BN.training_model, state, BN.eval_model)
     module(**BN.feed)
     if change == "shorter":
         os.truncate(path, 10)
@@ -307,6 +307,10 @@ def test_u047_a_mapped_file_that_is_overwritten_in_place_is_noticed(
         lambda: module(**BN.feed),
         lambda: CheckpointState.save_checkpoint(state, tmp_path / "other"),
         state.to_checkpoint,
+        module.get_contiguous_parameters,
+        module.parameters_checksum,
+        lambda: module.copy_parameters_to_buffer(np.zeros(99, np.float32)),
+        lambda: module.export_model_for_inferencing(tmp_path / "other", ["y"]),
     ):
         with pytest.raises(CheckpointError, match="overwritten in place"):
             use()

@@ -56,7 +56,7 @@ class MappedFiles:
         """CheckpointError when a file became longer or shorter since it was mapped."""
         for device, _ in self._files.values():
             try:
-                device.check_size()
+                device.check_pages()
             except ValueError as error:
                 raise CheckpointError(str(error)) from None
 

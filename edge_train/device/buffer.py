@@ -185,6 +185,7 @@ class DeviceBuffer:
     def _alive(self) -> Pages | np.ndarray:
         if self._pages is None:
             raise ValueError(f"{self!r} was freed; allocate another one")
+        self.device.check_pages()
         return self._pages
 
     def _writable(self) -> np.ndarray:

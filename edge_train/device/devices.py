@@ -84,6 +84,9 @@ class Device:
     def synchronise(self) -> None:
         """Returns when everything that was asked of the device is done."""
 
+    def check_pages(self) -> None:
+        """ValueError when memory that was given out cannot be read any more."""
+
     def check(self, code: int, what: str) -> None:
         """NativeError with the device's name unless ``code`` is 0."""
         native.check(code, f"device '{self.name}': {what}")
@@ -97,7 +100,7 @@ class FileDevice(Device):
     the pages written to; the file never changes.
 
     The file must not be overwritten in place while it is mapped: replace it (as edge_train's own
-    saves do). ``check_size`` notices one that became longer or shorter.
+    saves do). ``check_pages`` notices one that became longer or shorter.
     """
 
     def __init__(self, name: DeviceName, api: native.Api | None, descriptor: int) -> None:
@@ -118,7 +121,7 @@ class FileDevice(Device):
 
         Errors: ValueError when the file is shorter, or changed its size since it was opened.
         """
-        self.check_size()
+        self.check_pages()
         if shape is None:
             shape = max(self.file_size - offset, 0) // np.dtype(dtype).itemsize
         kind, nbytes = layout_of(shape, dtype)
@@ -128,7 +131,7 @@ class FileDevice(Device):
             raise ValueError(f"byte {offset} of {label} is no place for {kind}")
         return DeviceBuffer(self, pages, kind, shape)
 
-    def check_size(self) -> None:
+    def check_pages(self) -> None:
         """ValueError when the file is longer or shorter than it was when it was mapped."""
         size = os.fstat(self._file.number).st_size
         if size != self.file_size:

@@ -207,7 +207,7 @@ class FileMemory(Memory):
 
     def check(self) -> None:
         """ValueError when the file became longer or shorter."""
-        self._device.check_size()
+        self._device.check_pages()
 
     def _part(self, entry: Entry) -> Floats:
         return self._flat[entry.offset : entry.offset + entry.nbytes // 4]

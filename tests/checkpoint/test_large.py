@@ -26,8 +26,9 @@ from edge_train.errors import CheckpointCorrupt
 GIB = 2**30
 
 
-def test_offsets_over_4_gib_are_read(tmp_path: Path) -> None:
-    """Case U046: a sparse data file, so that it costs no disk."""
+@pytest.mark.parametrize("device", ["cpu", "file"])
+def test_offsets_over_4_gib_are_read(device: str, tmp_path: Path) -> None:
+    """Case U046: a sparse data file, so that it costs no disk; read, and mapped."""
     path, place = tmp_path / "checkpoint", 5 * GIB + 3
     tensors = [RawTensor("far", raw=None, offset=place), RawTensor("near", raw=None, offset=8)]
     path.write_bytes(bytes(RawCheckpoint(trainable=tensors, external=True)))
@@ -35,7 +36,7 @@ def test_offsets_over_4_gib_are_read(tmp_path: Path) -> None:
     with open(f"{path}.data", "wb") as file:
         file.seek(place)
         file.write(values.tobytes())
-    state = CheckpointState.load_checkpoint(path)
+    state = CheckpointState.load_checkpoint(path, device=device)
     np.testing.assert_array_equal(state.parameters["far"].data, values)
     assert state.parameters["near"].data.tolist() == [0, 0]
     os.truncate(f"{path}.data", place + 7)
