@@ -29,6 +29,8 @@ SEEDS = {
     "folder": ("golden/legacy/*/*.pbseq",),
     "onnx": ("golden/*/*/*.onnx", "golden/*/*.onnx"),
     "lowering": ("golden/*/*/training_model.onnx", "golden/*/training_model.onnx"),
+    "safetensors": (),  # the corpus has them
+    "npz": ("golden/zoo/mlp_*/run.npz",),
 }
 
 

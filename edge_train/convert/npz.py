@@ -91,21 +91,19 @@ def from_npz(
     Raises CheckpointCorrupt for damaged files, CheckpointError for types that a checkpoint cannot
     hold and for what does not fit ``like``, ValueError, OSError.
     """
-    label = f"npz file {intake.label_of(source)}"
-    with _opened(source, label) as archive:
-        tensors = _tensors(archive, label)
-        described = tensors.pop(foreign.KEY, None)
-        checkpoint = _checkpoint(tensors, described, label, like, frozen)
-        intake.write(checkpoint, destination)
+    with opened(source) as (archive, label):
+        intake.write(checkpoint_of(archive, label, like, frozen), destination)
 
 
-def _checkpoint(
-    tensors: dict[str, Tensor],
-    described: Tensor | None,
+def checkpoint_of(
+    archive: zipfile.ZipFile,
     label: str,
-    like: Readable | None,
-    frozen: Sequence[str],
+    like: Readable | None = None,
+    frozen: Sequence[str] = (),
 ) -> Checkpoint:
+    """The checkpoint in an open archive, whose arrays are read when it is written."""
+    tensors = _tensors(archive, label)
+    described = tensors.pop(foreign.KEY, None)
     if described is None or like is not None or frozen:
         return foreign.arranged(tensors, label, like, frozen)
     if described.data_type != dtypes.UINT8 or described.nbytes > _MAX_TEXT:
@@ -118,7 +116,9 @@ def _checkpoint(
 
 
 @contextmanager
-def _opened(source: Readable, label: str) -> Iterator[zipfile.ZipFile]:
+def opened(source: Readable) -> Iterator[tuple[zipfile.ZipFile, str]]:
+    """The archive, and how messages name it; CheckpointCorrupt for what is none."""
+    label = f"npz file {intake.label_of(source)}"
     with _as_file(source) as file:
         try:
             archive = zipfile.ZipFile(file)
@@ -127,7 +127,7 @@ def _opened(source: Readable, label: str) -> Iterator[zipfile.ZipFile]:
                 f"{label} is no .npz file, or is truncated ({error}); use another copy"
             ) from error
         with archive:
-            yield archive
+            yield archive, label
 
 
 @contextmanager

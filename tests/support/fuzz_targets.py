@@ -16,6 +16,7 @@ from edge_train.checkpoint.format import Checkpoint
 from edge_train.checkpoint.layout import dumps
 from edge_train.checkpoint.source import MemorySource, Source
 from edge_train.checkpoint.state import CheckpointState
+from edge_train.convert import foreign, intake, npz, safetensors
 from edge_train.errors import ArtifactError, CheckpointError
 from edge_train.graph import ir, onnx_codec, opset
 from edge_train.graph.lowering import lower
@@ -47,6 +48,35 @@ def checkpoint(data: bytes) -> bool:
     once = dumps(CheckpointState.load_checkpoint(data).to_checkpoint())
     again = CheckpointState.load_checkpoint(once)
     assert dumps(again.to_checkpoint()) == once, "a saved state does not come back as it was"
+    return True
+
+
+def _converted(got: Checkpoint) -> None:
+    """What a converter does with it, but for the disk: everything is read."""
+    intake.refuse_repeated(got, "<fuzzed>")
+    checkpoints.validate(got, "<fuzzed>")
+    dumps(got)
+
+
+def safetensors_file(data: bytes) -> bool:
+    """A safetensors file, as another program's and, where it says so, as our own."""
+    try:
+        tensors, text = safetensors.read(MemorySource(data))
+        _converted(foreign.arranged(tensors, "<fuzzed>", None, ()))
+        if text is not None:
+            _converted(foreign.restored(tensors, text, "<fuzzed>"))
+    except CheckpointError:
+        return False
+    return True
+
+
+def npz_file(data: bytes) -> bool:
+    """An archive of arrays, every one of them read."""
+    try:
+        with npz.opened(data) as (archive, label):
+            _converted(npz.checkpoint_of(archive, label))
+    except CheckpointError:
+        return False
     return True
 
 
@@ -113,6 +143,8 @@ TARGETS: dict[str, Callable[[bytes], bool]] = {
     "folder": folder,
     "onnx": onnx,
     "lowering": lowering,
+    "safetensors": safetensors_file,
+    "npz": npz_file,
 }
 
 
