@@ -80,7 +80,8 @@ INLINE vf leaky_relu_slope(vf dy, vf y, float alpha) {
 /* One row; a gradient's values are added to `sums` where there are any. */
 INLINE void map_row(const elements *e, size_t at, size_t count, float *sums, formula f) {
   const float *x = e->x + at, *dy = e->dy ? e->dy + at : x, *bias = e->bias;
-  float *y = e->y + at, alpha = e->alpha;
+  float *y = e->y + at;
+  const float alpha = e->alpha;
   size_t i = 0, rest = count % VL;
   for (; i + VL <= count; i += VL) {
     vf in = load(x + i);

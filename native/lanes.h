@@ -8,9 +8,13 @@ typedef struct lanes {
   size_t at, count; /* count < VL: a part, at the end */
 } lanes;
 
-#define EACH_LANES(l, width)                            \
-  for (lanes l = {0, least(VL, width)}; l.at < (width); \
-       l.at += VL, l.count = least(VL, (width)-least(l.at, width)))
+static inline lanes lanes_next(lanes l, size_t width) {
+  l.at += VL;
+  l.count = least(VL, width - l.at); /* of no account at the end, where it may wrap */
+  return l;
+}
+
+#define EACH_LANES(l, width) for (lanes l = {0, least(VL, width)}; l.at < (width); l = lanes_next(l, width))
 
 static inline vf lanes_load(const float *p, lanes l) {
   return l.count == VL ? load(p + l.at) : load_part(p + l.at, l.count);

@@ -15,29 +15,31 @@ typedef struct layer_norm {
 } layer_norm;
 
 /* dy of a vector: the sum of all that arrive. */
-INLINE vf norm_slope(const layer_norm *n, size_t row, lanes l) {
+INLINE vf norm_slope(const layer_norm *n, size_t row, lanes l, size_t mores) {
   vf slope = lanes_load(n->dy + row * n->width, l);
-  for (size_t i = 0; i < n->mores; i++) slope += lanes_load(n->more[i] + row * n->width, l);
+  for (size_t i = 0; i < mores; i++) slope += lanes_load(n->more[i] + row * n->width, l);
   return slope;
 }
 
-static void norm_row(const layer_norm *n, size_t row, float *dscale, float *dbias, float *dsum) {
-  const float *x = n->x + row * n->width;
+INLINE void norm_row(const layer_norm *n, size_t row, float *dscale, float *dbias, float *dsum,
+                     size_t mores) {
+  const float *x = n->x + row * n->width, *scale = n->scale;
+  size_t width = n->width;
   vf mean = splat(n->mean ? n->mean[row] : 0), inv_std = splat(n->inv_std[row]);
   vf total = {0}, along = {0};
-  EACH_LANES(l, n->width) {
-    vf slope = norm_slope(n, row, l), xhat = (lanes_load(x, l) - mean) * inv_std;
-    vf g = slope * lanes_load(n->scale, l);
+  EACH_LANES(l, width) {
+    vf slope = norm_slope(n, row, l, mores), xhat = (lanes_load(x, l) - mean) * inv_std;
+    vf g = slope * lanes_load(scale, l);
     total += g;
     along += g * xhat;
     lanes_store(dscale, lanes_load(dscale, l) + slope * xhat, l);
     if (dbias) lanes_store(dbias, lanes_load(dbias, l) + slope, l);
   }
   if (!n->dx) return;
-  float *dx = n->dx + row * n->width, share = 1.0f / (float)n->width;
+  float *dx = n->dx + row * width, share = 1.0f / (float)width;
   vf shift = splat(n->mean ? sum_of(total) * share : 0), slant = splat(sum_of(along) * share);
-  EACH_LANES(l, n->width) {
-    vf g = norm_slope(n, row, l) * lanes_load(n->scale, l), xhat = (lanes_load(x, l) - mean) * inv_std;
+  EACH_LANES(l, width) {
+    vf g = norm_slope(n, row, l, mores) * lanes_load(scale, l), xhat = (lanes_load(x, l) - mean) * inv_std;
     vf out = (g - shift - xhat * slant) * inv_std;
     lanes_store(dx, out, l);
     if (dsum) lanes_store(dsum, lanes_load(dsum, l) + out, l);
@@ -45,13 +47,15 @@ static void norm_row(const layer_norm *n, size_t row, float *dscale, float *dbia
 }
 
 static void norm_job(void *user, size_t job) {
-  const layer_norm *n = user;
+  const layer_norm own = *(const layer_norm *)user, *n = &own; /* no store below can alias it */
   float *dscale = n->sums + SUMS * job * n->width, *dbias = n->mean ? dscale + n->width : 0;
   float *dsum = n->dsum ? dscale + 2 * n->width : 0;
   memset(dscale, 0, SUMS * n->width * sizeof(float));
-  size_t end = part_start(job + 1, n->jobs, n->rows);
-  for (size_t row = part_start(job, n->jobs, n->rows); row < end; row++)
-    norm_row(n, row, dscale, dbias, dsum);
+  size_t row = part_start(job, n->jobs, n->rows), end = part_start(job + 1, n->jobs, n->rows);
+  if (n->mores)
+    for (; row < end; row++) norm_row(n, row, dscale, dbias, dsum, n->mores);
+  else
+    for (; row < end; row++) norm_row(n, row, dscale, dbias, dsum, 0);
 }
 
 static void norm_run(layer_norm *n, et_context *context, const et_tensor *x, const et_tensor *scale,
@@ -110,7 +114,7 @@ typedef struct added_norm {
   float epsilon;
 } added_norm;
 
-static void added_norm_row(const added_norm *n, size_t row, float *x) {
+INLINE void added_norm_row(const added_norm *n, size_t row, float *x) {
   size_t at = row * n->width;
   vf total = {0}, squares = {0};
   EACH_LANES(l, n->width) {
@@ -137,7 +141,7 @@ static void added_norm_row(const added_norm *n, size_t row, float *x) {
 }
 
 static void added_norm_job(void *user, size_t job) {
-  const added_norm *n = user;
+  const added_norm own = *(const added_norm *)user, *n = &own;
   size_t end = part_start(job + 1, n->jobs, n->rows);
   for (size_t row = part_start(job, n->jobs, n->rows); row < end; row++)
     added_norm_row(n, row, n->x ? n->x + row * n->width : n->rows_of_jobs + job * n->width);

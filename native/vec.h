@@ -39,10 +39,20 @@ static inline vf vmax(vf a, vf b) { return choose(a > b, a, b); }
 static inline vf vmin(vf a, vf b) { return choose(a < b, a, b); }
 #endif
 
+/* By halves: a chain of VL additions would cost more than many a row. */
 static inline float sum_of(vf v) {
-  float total = 0;
-  for (int i = 0; i < VL; i++) total += v[i];
-  return total;
+#if defined(__AVX512F__)
+  const vi lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  v += __builtin_shuffle(v, lanes + 8);
+  v += __builtin_shuffle(v, lanes + 4);
+#elif defined(__AVX2__)
+  const vi lanes = {0, 1, 2, 3, 4, 5, 6, 7};
+  v += __builtin_shuffle(v, lanes + 4);
+#else
+  const vi lanes = {0, 1, 2, 3};
+#endif
+  v += __builtin_shuffle(v, lanes + 2);
+  return v[0] + v[1];
 }
 
 /* The first `count` (< VL) numbers, zeros after them. */
