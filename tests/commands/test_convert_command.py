@@ -165,7 +165,10 @@ def test_a_long_list_of_differences_is_cut(tmp_path: Path, capsys: Capsys) -> No
         (("from-safetensors", MLP.checkpoint, "out"), "safetensors file"),
         (("from-npz", MLP.checkpoint, "out"), "is no .npz file"),
         (("from-onnx", MLP.checkpoint, "out"), "is a training checkpoint"),
-        (("fill", MLP.checkpoint, MLP.model, "out", "--model", MLP.training_model), "no whole number"),
+        (
+            ("fill", MLP.checkpoint, MLP.model, "out", "--model", MLP.training_model),
+            "no whole number",
+        ),
         (("flat", MLP.checkpoint, "out", "--model", MLP.eval_model), "no training model"),
         (("rename", MLP.checkpoint, "out", "w9=v"), "did you mean"),
         (("to-adapter", MLP.checkpoint, "out"), "no parameter is named"),
