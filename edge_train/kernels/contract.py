@@ -16,19 +16,24 @@ import numpy as np
 from edge_train.kernels.packed import Floats as Floats
 from edge_train.kernels.packed import Packed, seed
 
-_FLOAT, _PAIR, _TRIPLE = struct.Struct("f"), struct.Struct("2f"), struct.Struct("3f")
+_FLOAT, _PAIR, _TRIPLE, _FOUR, _NINE = (struct.Struct(f"{n}f") for n in (1, 2, 3, 4, 9))
 
 
 def _scalar(index: int, meaning: str) -> property:
-    return property(lambda scalars: scalars.packed[index], doc=meaning)
+    return property(lambda scalars: scalars.numbers[index], doc=meaning)
 
 
 @dataclass(frozen=True, slots=True)
 class AdamWScalars:
-    """The float32 scalars of an AdamW step: one array is quicker to hand over than nine numbers."""
+    """The scalars of an AdamW step: ``numbers`` are float32 values, in the order of the names."""
 
     mode: int
-    packed: Floats
+    numbers: tuple[float, ...]
+
+    @property
+    def packed(self) -> Floats:
+        """The numbers as a float32 array."""
+        return np.array(self.numbers, np.float32)
 
     beta1 = _scalar(0, "decay of the first moment")
     rest1 = _scalar(1, "1 - beta1")
@@ -125,9 +130,18 @@ def bias_correction(beta: float, step: int) -> float:
     For a beta that is a float32 value (an artifact's) beta^step is rounded to float32 first: the
     reference does, and for beta 0.999 it moves the update by up to 4e-6 of itself.
     """
-    power = math.pow(beta, step)
-    rounded, single = _PAIR.unpack(_PAIR.pack(power, beta))
-    return round32(1.0 - (rounded if single == beta else power))
+    return bias_corrections((beta, beta), step)[0]
+
+
+def bias_corrections(betas: tuple[float, float], step: int) -> tuple[float, float]:
+    """``bias_correction`` of both betas."""
+    first, second = betas
+    power1, power2 = math.pow(first, step), math.pow(second, step)
+    rounded1, rounded2, single1, single2 = _FOUR.unpack(_FOUR.pack(power1, power2, first, second))
+    power1 = rounded1 if single1 == first else power1
+    power2 = rounded2 if single2 == second else power2
+    corrections: tuple[float, float] = _PAIR.unpack(_PAIR.pack(1.0 - power1, 1.0 - power2))
+    return corrections
 
 
 def adamw_scalars(
@@ -142,19 +156,20 @@ def adamw_scalars(
 ) -> AdamWScalars:
     """The scalars of step number ``step`` (the first is 1); ``mode`` is the op's adam_mode."""
     beta1, beta2 = betas
-    correction1 = bias_correction(beta1, step) if correct_bias else 1.0
-    correction2 = bias_correction(beta2, step) if correct_bias else 1.0
+    correction1 = correction2 = 1.0
+    if correct_bias:
+        correction1, correction2 = bias_corrections(betas, step)
     lr, decay, root = _TRIPLE.unpack(_TRIPLE.pack(lr, weight_decay, math.sqrt(correction2)))
     # Each operation rounded to float32, as the reference rounds it.
     rate = lr * round32(root / correction1) if mode == 1 else lr
-    decay = lr * decay
-    scalars = (beta1, 1.0 - beta1, beta2, 1.0 - beta2, eps, rate, decay, correction1, correction2)
-    return AdamWScalars(mode, np.array(scalars, np.float32))
+    means = (beta1, 1.0 - beta1, beta2, 1.0 - beta2)
+    packed = _NINE.pack(*means, eps, rate, lr * decay, correction1, correction2)
+    return AdamWScalars(mode, _NINE.unpack(packed))
 
 
 def adamw8_scalars(s: AdamWScalars, step: int) -> AdamW8Scalars:
     """The scalars of step number ``step`` for 8-bit moments, from those of the plain form."""
-    beta1, rest1, beta2, rest2, eps, rate, decay, correction1, correction2 = s.packed.tolist()
+    beta1, rest1, beta2, rest2, eps, rate, decay, correction1, correction2 = s.numbers
     before, after = (decay, 0.0) if s.mode == 0 else (0.0, decay)
     if s.mode == 0:
         # rate m / (c1 (sqrt(v / c2) + eps)) with the root of c2 multiplied out

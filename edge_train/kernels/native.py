@@ -175,7 +175,7 @@ def steps_of(kernels: Any, name: str) -> Steps:
     at: Callable[[NDArray[Any]], Any] = kernels.pointer
 
     def adamw(p: Floats, g: Floats, m: Floats, v: Floats, s: AdamWScalars) -> None:
-        numbers = s.packed.tolist()
+        numbers = s.numbers
         if s.mode == 0:
             kernels.adamw_mode0(at(p), at(g), at(m), at(v), p.size, *numbers)
         else:

@@ -48,7 +48,7 @@ def _arrays(rng: np.random.Generator, size: int) -> list[Floats]:
 
 def _in_double(arrays: list[Floats], s: AdamWScalars) -> list[np.ndarray]:
     p, g, m, v = (array.astype(np.float64) for array in arrays)
-    mode, beta1, rest1, beta2, rest2, eps, rate, decay, c1, c2 = s.mode, *map(float, s.packed)
+    mode, beta1, rest1, beta2, rest2, eps, rate, decay, c1, c2 = s.mode, *map(float, s.numbers)
     m, v = beta1 * m + rest1 * g, beta2 * v + rest2 * g * g
     if mode == 0:
         p = p - decay * p
