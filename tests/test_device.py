@@ -278,6 +278,32 @@ def test_locked_memory(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
     assert locked_kb() == before
 
 
+def anonymous_kb() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+@pytest.mark.parametrize("name", ["cpu", "cpu:huge"])
+@pytest.mark.parametrize("wanted", [True, False], ids=["native", "python"])
+def test_memory_goes_back_to_the_system(
+    name: str, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, when the last view is gone, and not to an allocator that keeps it."""
+    use_native(monkeypatch, wanted)
+    buffer = open_device(name).allocate(1 << 24)  # 64 MB
+    before = anonymous_kb()
+    buffer.fill(1)
+    full = anonymous_kb()
+    view = buffer.numpy()[5:9]
+    buffer.free()
+    kept = anonymous_kb()
+    assert view.sum() == 4
+    del view
+    assert full - before > 60_000
+    assert full - kept < 1_000
+    assert full - anonymous_kb() > 60_000
+
+
 FLAT = (
     MEMORY
     + """
@@ -352,6 +378,12 @@ def test_a_file_that_changes_its_size_is_noticed(numbers: Path) -> None:
     os.truncate(numbers, 8)
     with pytest.raises(ValueError, match="now it has 8"):
         device.check_pages()
+
+
+def test_an_empty_file_is_an_empty_buffer(numbers: Path) -> None:
+    numbers.write_bytes(b"")
+    buffer = open_device(f"file:{numbers}").allocate()
+    assert buffer.numpy().shape == (0,)
 
 
 def test_more_than_the_file_has_is_refused(numbers: Path) -> None:

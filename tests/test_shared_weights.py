@@ -127,6 +127,25 @@ def test_what_changed_meanwhile_is_read_again(module: Module) -> None:
     assert version == weights.version
 
 
+def test_an_error_on_half_written_weights_is_no_error(module: Module) -> None:
+    """Work that fails is repeated if the weights changed meanwhile, and only then."""
+    weights, calls = SharedWeights("test"), []
+
+    def work() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            with memory(module).writing():
+                raise RuntimeError("half")
+        if len(calls) == 3:
+            raise RuntimeError("whole")
+        return "done"
+
+    assert weights.consistently(work)[0] == "done"
+    with pytest.raises(RuntimeError, match="whole"):
+        weights.consistently(work)
+    assert len(calls) == 3
+
+
 def test_a_trainer_that_never_rests_is_told(module: Module) -> None:
     weights = SharedWeights("test")
 

@@ -25,6 +25,8 @@ MEMORY, LARGEST, UNIFIED, EXACT = range(4)
 NAME, VERSION, BUILD_LOG = range(3)
 ADAMW0, ADAMW1, SGD, FLUSH = range(4)
 
+NO_LIBRARY = -79
+
 _OPENCL_ERROR = 10000
 _WORDS = {"i": "int32_t", "n": "int64_t", "a": "uint64_t"}
 #: name -> arguments, result: i int32_t, n int64_t, a uint64_t (an address or a handle)

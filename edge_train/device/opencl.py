@@ -41,7 +41,6 @@ class OpenClDevice(Device):
         self._api = api
         self._copies = copies
         self._driver = _Driver(api, name)
-        self._buffers: dict[int, DeviceBuffer] = {}
 
     def allocate(self, shape: Shape, dtype: Any = np.float32) -> DeviceBuffer:
         """A buffer of zeros that the host owns.
@@ -109,7 +108,7 @@ class _Driver:
             if not code:
                 return
             problems.append((library, native.reason(code)))
-            if code != -79:  # a library was found: it is the device that is missing
+            if code != native.NO_LIBRARY:  # one was found: it is the device that is missing
                 break
         raise NativeError(_text(name, problems))
 
@@ -140,7 +139,7 @@ class _Driver:
 
 
 def _text(name: DeviceName, problems: list[tuple[str, str]]) -> str:
-    if all(reason == os.strerror(79) for _, reason in problems):
+    if all(reason == native.reason(native.NO_LIBRARY) for _, reason in problems):
         tried = ", ".join(library for library, _ in problems)
         return (
             f"device '{name}': no OpenCL library (tried {tried}); install the driver's or PoCL "

@@ -115,6 +115,8 @@ class Host:
         size = os.fstat(file).st_size
         if offset < 0 or offset + nbytes > size:
             raise ValueError(f"{label} has {size} bytes, expected {nbytes} from byte {offset} on")
+        if not nbytes:
+            return self.new(0, Wish())  # an empty file has no page to map
         return self._pages(nbytes, file, offset, wish, f"{label} cannot be mapped")
 
     def _pages(self, nbytes: int, file: int, offset: int, wish: Wish, what: str) -> Pages:

@@ -106,12 +106,17 @@ class Header:
         fence()
         self._words[_SEQUENCE] = (self.sequence + 1) & _WORD
 
-    def hold(self, milliseconds: int) -> None:
-        """A reader's wish to be let through; 0 takes it back."""
-        wish = (_now() + milliseconds) & _WORD if milliseconds else 0
-        if wish or self._words[_HOLD]:
-            self._words[_HOLD] = wish
-            fence()
+    def hold(self, milliseconds: int) -> int:
+        """A reader's wish to be let through; returns what ``release`` takes."""
+        wish = (_now() + milliseconds) & _WORD
+        self._words[_HOLD] = wish
+        fence()
+        return wish
+
+    def release(self, wish: int) -> None:
+        """Takes a wish back, unless another reader has one by now."""
+        if wish and int(self._words[_HOLD]) == wish:
+            self._words[_HOLD] = 0
 
     def _wait_for_readers(self) -> None:
         while True:

@@ -42,6 +42,7 @@ class SharedWeights(Mapping[str, np.ndarray]):
         self.name = name
         self._place = _wait(name, timeout)
         self._header, self._arrays = _attach(name, self._place)
+        self._wish = 0  # what the trainer was asked for, to be taken back
         self._bindings: weakref.WeakKeyDictionary[Any, _Binding] = weakref.WeakKeyDictionary()
 
     @property
@@ -104,12 +105,18 @@ class SharedWeights(Mapping[str, np.ndarray]):
         try:
             while True:
                 if tries >= _POLITE_TRIES:
-                    self._header.hold(HOLD_MS)
+                    self._wish = self._header.hold(HOLD_MS)
                 before = self._still(end)
-                result = work()
-                segment.fence()
-                if self._header.sequence == before:
-                    return result, before // 2
+                try:
+                    result = work()
+                except Exception:
+                    segment.fence()
+                    if self._header.sequence == before:
+                        raise  # not for want of whole weights
+                else:
+                    segment.fence()
+                    if self._header.sequence == before:
+                        return result, before // 2
                 tries += 1
                 if time.monotonic() > end:
                     raise RunError(
@@ -117,7 +124,8 @@ class SharedWeights(Mapping[str, np.ndarray]):
                         f"{timeout} s: the trainer changes the weights more often than a run takes"
                     )
         finally:
-            self._header.hold(0)
+            self._header.release(self._wish)
+            self._wish = 0
 
     def _still(self, end: float) -> int:
         """The sequence, when the trainer is not writing."""
@@ -136,7 +144,7 @@ class SharedWeights(Mapping[str, np.ndarray]):
                 raise RunError(f"shared weights '{self.name}': the trainer does not end its change")
             waits += 1
             if waits >= _POLITE_WAITS:
-                self._header.hold(HOLD_MS)
+                self._wish = self._header.hold(HOLD_MS)
             time.sleep(0.0001)
 
 

@@ -131,6 +131,7 @@ def test_the_declarations_are_those_of_the_header() -> None:
         "ET_SGD": native.SGD,
         "ET_FLUSH": native.FLUSH,
         "ET_OPENCL_ERROR": native._OPENCL_ERROR,
+        "ET_ELIBACC": native.NO_LIBRARY,
     }
     assert {name: numbers[name] for name in pairs} == pairs
     fields = re.search(r"typedef struct et_system \{(.*?)\} et_system", header, re.DOTALL)
