@@ -4,8 +4,8 @@ noise.
     .venv/bin/python tools/bench.py WORK… [--threads 1 2] [--sides SIDE…] [--reference PYTHON]
                                     [--rounds N] [--json FILE] [--markdown FILE] [--chart FILE]
 
-Absolute times differ from machine to machine; only the ratios of one run count. Without --reference
-(a venv with onnxruntime-training and torch) edge_train is measured alone, as on a board.
+Absolute times differ from machine to machine; only the ratios of one run count. The other venv has
+onnxruntime-training and torch; without it, or with --alone, edge_train is measured by itself.
 """
 
 from __future__ import annotations
@@ -204,6 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("work", nargs="+", choices=["mlp", *WORKLOADS])
     parser.add_argument("--reference", type=Path, help="interpreter of the reference venv")
+    parser.add_argument("--alone", action="store_true", help="edge_train only, no other venv")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--sides", nargs="+", choices=[*KINDS], default=DEFAULT)
@@ -214,7 +215,7 @@ def main() -> None:
     works = [
         name for each in arguments.work for name in (["mlp64", "mlp1"] if each == "mlp" else [each])
     ]
-    python = arguments.reference or reference_python()
+    python = None if arguments.alone else arguments.reference or reference_python()
     if python is not None and not python.exists():
         raise SystemExit(f"{python} does not exist; make parity builds .venv-reference")
     names = [name for name in arguments.sides if python is not None or KINDS[name].api == OURS]
