@@ -13,6 +13,7 @@
 #include "batchnorm.c"
 #include "conv_depthwise.c"
 #include "conv_pointwise.c"
+#include "conv_general.c"
 #include "softmax.c"
 #include "layer_norm.c"
 #include "cross_entropy.c"
@@ -27,6 +28,7 @@ static const et_op ops[] = {
     {"BatchNormGrad", "fffff", "FFF", 0, 0, batchnorm_gradient, 1},
     {"PointwiseConv", "ffFFF", "fU", sizeof(int), clip_create, pointwise_compute, 0},
     {"PointwiseConvGrad", "fffU", "FFF", 0, 0, pointwise_gradient, 0},
+    {"ConvGrad", "fff", "FFF", sizeof(general_state), general_create, general_gradient, 0},
     {"DepthwiseConv", "ffFFF", "fU", sizeof(depthwise_state), depthwise_create, depthwise_compute, 0},
     {"DepthwiseConvGrad", "fffU", "FFF", sizeof(depthwise_state), depthwise_create, depthwise_gradient, 0},
     {"Gelu", "fF", "f", sizeof(curve), curve_create, gelu_compute, 1},

@@ -17,6 +17,8 @@ MOST_TAPS = 121
 @fuses("Conv", domain="")
 def conv(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
     x, w = node.inputs[:2]
+    if w in b.source.initializers:  # onnxruntime blocks the channels of a constant: twice as fast
+        return None
     if _is_pointwise(b, node, x, w):
         return b.native("PointwiseConv", *node.inputs, like=(node.output(0),))
     found = _depthwise(b, node, x, w)
@@ -33,9 +35,12 @@ def conv_grad(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
     if _is_pointwise(b, node, x, w):
         return b.native_some("PointwiseConvGrad", (dy, x, w), likes, wanted)
     found = _depthwise(b, node, x, w)
+    if found is not None:
+        return b.native_some("DepthwiseConvGrad", (dy, x, w), likes, wanted, **found)
+    found = _general(b, node, x, w)
     if found is None:
         return None
-    return b.native_some("DepthwiseConvGrad", (dy, x, w), likes, wanted, **found)
+    return b.native_some("ConvGrad", (dy, x, w), likes, wanted, **found)
 
 
 def _is_pointwise(b: Builder, node: ir.Node, x: str, w: str) -> bool:
@@ -55,6 +60,15 @@ def _depthwise(b: Builder, node: ir.Node, x: str, w: str) -> dict[str, Any] | No
     if kernel is None or kernel[0] * kernel[1] > MOST_TAPS:
         return None
     return window_attributes(window_of(b, node, x, kernel))
+
+
+def _general(b: Builder, node: ir.Node, x: str, w: str) -> dict[str, Any] | None:
+    """The attributes of a convolution of two axes whose kernel is not too large."""
+    kernel = kernel_of(b, node, w) if b.shapes.rank(x) == 4 else None
+    if kernel is None or kernel[0] * kernel[1] > MOST_TAPS:
+        return None
+    found = window_attributes(window_of(b, node, x, kernel))
+    return found and {**found, "group": node.attr("group", 1)}
 
 
 def window_attributes(window: Window) -> dict[str, Any] | None:
