@@ -16,6 +16,7 @@ from edge_train.kernels.contract import Steps
 
 Floats = NDArray[np.float32]
 
+_NOTHING: AbstractContextManager[object] = nullcontext()
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
@@ -75,7 +76,7 @@ class Memory:
 
     def writing(self) -> AbstractContextManager[object]:
         """Surrounds every change of parameters, so that no other process reads half of it."""
-        return nullcontext()
+        return _NOTHING
 
     def publish(self) -> None:
         """Every parameter has its values now."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from edge_train import fused_optimizer, kernels, optimizer_state
 from edge_train.arena import Arena
@@ -32,6 +32,8 @@ from edge_train.optimizer_state import reset_group
 from edge_train.packed_moments import PackedMoments, form_of
 from edge_train.session import thread_count
 from edge_train.update_rules import prepare_for, rule_of
+
+T = TypeVar("T")
 
 __all__ = ["Optimizer", "check_number", "reset_group"]
 
@@ -207,9 +209,11 @@ class Optimizer:
 
     def _bind(self) -> tuple[OptimizerGroup, Arena, PackedMoments | None]:
         # Late for a nominal state; again if somebody replaced the group or its moments' form.
-        group, arena = optimizer_state.group_of(self._module.state), self._module.arena
-        bound, form = self._bound, form_of(group)
-        if bound and bound[0] is group and bound[1] is arena and bound[2] is form:
+        state, bound = self._module.state, self._bound
+        group, arena = optimizer_state.group_of(state), state.arena
+        if arena is None or bound is None or bound[1] is not arena:
+            arena = self._module.arena  # which checks that it is the Module's own
+        if bound and bound[0] is group and bound[1] is arena and bound[2] is form_of(group):
             return bound
         self._check_count()
         packed = None
@@ -231,16 +235,16 @@ class Optimizer:
     def _clip_factor(self, arena: Arena) -> float | None:
         """What the gradients are to be scaled by; None: the step is skipped."""
         gradients, parts = arena.gradients, pool.pieces(arena.size)
-        threads, skips = pool.shared(self._threads), self._settings["skip_nonfinite"]
+        steps, skips = self._steps, self._settings["skip_nonfinite"]
         max_norm, factor = self._settings["max_grad_norm"], 1.0
         finite = self._module.loss_is_finite
         if max_norm is not None:
             # the sum of squares in double tells of NaN and infinity too: one pass for both
-            squares = sum(threads.each(lambda at: self._steps.squares(gradients[at]), parts))
+            squares = sum(self._each(lambda at: steps.squares(gradients[at]), parts))
             _, factor = kernels.clip_factor(squares, max_norm)
             finite = finite and math.isfinite(squares)
         elif skips and finite:
-            finite = all(threads.each(lambda at: self._steps.all_finite(gradients[at]), parts))
+            finite = all(self._each(lambda at: steps.all_finite(gradients[at]), parts))
         if skips and not finite:
             self.note_skip(optimizer_state.nonfinite_names(arena))
             return None
@@ -279,7 +283,12 @@ class Optimizer:
         if steps is not self._steps and packed is None:
             parts = (slice(0, arena.size),)  # a device of its own takes the buffers whole
         with arena.memory.writing():
-            pool.shared(self._threads).each(work, parts)
+            self._each(work, parts)
+
+    def _each(self, work: Callable[[slice], T], parts: Sequence[slice]) -> list[T]:
+        if len(parts) == 1:
+            return [work(parts[0])]
+        return pool.shared(self._threads).each(work, parts)
 
     def _part_update(
         self, arena: Arena, packed: PackedMoments | None, step: int
