@@ -18,7 +18,7 @@ import numpy as np
 import onnxruntime
 
 from edge_train import dtypes
-from edge_train.errors import ArtifactError, RunError, UnsupportedOp
+from edge_train.errors import ArtifactError, NativeError, RunError, UnsupportedOp
 from edge_train.graph import ir, onnx_codec
 from edge_train.graph.constants import without_uniform_constants
 from edge_train.graph.order import memory_order
@@ -92,7 +92,8 @@ def make_session(
 
     ``rewrite`` changes the graph after onnxruntime's optimizers: what it makes runs as it is.
 
-    Errors: UnsupportedOp lists every node whose op onnxruntime lacks; ArtifactError otherwise.
+    Errors: UnsupportedOp lists every node whose op onnxruntime lacks; NativeError for a library
+    without a kernel that the graph has; ArtifactError otherwise.
     """
     options = _knowing(model, options or default_options())
     data = onnx_codec.encode(model)
@@ -101,6 +102,12 @@ def make_session(
         return _session(data, options) if running is None else _ordered_session(running, options)
     except Exception as error:
         unknown = unknown_ops(model.graph.nodes, model, options)
+        if any(f"domain '{ir.NATIVE}'" in line for line in unknown):
+            raise NativeError(
+                f"the native library {native.library_path()} is older than this edge_train: it "
+                f"lacks {unknown[0]}; build it again with tools/build_kernels.py, or pass "
+                "kernels='portable' to Module"
+            ) from error
         if unknown:
             raise UnsupportedOp(unsupported_text(what, unknown)) from error
         raise ArtifactError(f"onnxruntime cannot load the {what}: {_brief(error)}") from error
