@@ -18,5 +18,5 @@ def test_a_kernel_that_the_library_lacks() -> None:
     value = ir.Value("x", dtypes.FLOAT, (2,))
     node = ir.make_node("OfTomorrow", ["x"], ["y"], "n", ir.NATIVE)
     graph = ir.Graph("g", [node], [value], [ir.Value("y", dtypes.FLOAT, None)])
-    with pytest.raises(NativeError, match="is older than this edge_train.*OfTomorrow"):
+    with pytest.raises(NativeError, match=r"is older than this edge_train.*OfTomorrow"):
         make_session(ir.Model(graph, 10, [("", 21), (ir.NATIVE, 1)]), "graph")
