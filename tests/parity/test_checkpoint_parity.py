@@ -10,6 +10,7 @@ import pytest
 from support.reference import Contents, Reference, ReferenceError
 from support.zoo import ZOO, ZOO_MODELS
 
+from edge_train.api import Module, Optimizer
 from edge_train.checkpoint.parameter import Parameter
 from edge_train.checkpoint.state import CheckpointState
 
@@ -115,3 +116,29 @@ def test_float16_is_ours_alone(reference: Reference, tmp_path: Path) -> None:
     assert load(tmp_path / "saved").parameters["h"].data.dtype == np.float16
     with pytest.raises(ReferenceError, match="nsupported data type"):
         reference.read_checkpoint(tmp_path / "saved")
+
+
+def test_moments_of_8_bits_are_read_there(reference: Reference, tmp_path: Path) -> None:
+    """The next step of the reference is that of float32 moments here, from the same file."""
+    module = Module(MLP.training_model, load(MLP.checkpoint))
+    optimizer = Optimizer(MLP.optimizer_model, module, moments="8bit")
+    for _ in range(4):
+        module(**MLP.feed)
+        optimizer.step()
+        module.lazy_reset_grad()
+    save(module.state, tmp_path / "packed")
+    theirs = reference.load(MLP, checkpoint=tmp_path / "packed")
+    mine = Module(MLP.training_model, load(tmp_path / "packed"))
+    mine(**MLP.feed)
+    theirs.train_step(MLP.feed)
+    for name, gradient in theirs.gradients().items():
+        mine.state.parameters[name].grad[...] = gradient
+    theirs.optimizer_step()
+    Optimizer(MLP.optimizer_model, mine).step()
+    moved = False
+    for name, weight in theirs.parameters().items():
+        got = mine.state.parameters[name].data
+        np.testing.assert_allclose(got, weight, rtol=2e-7, atol=5e-8)
+        moved = moved or not np.array_equal(weight, module.state.parameters[name].data)
+    assert moved
+    theirs.drop()
