@@ -144,7 +144,7 @@ def measure_all(names: Sequence[str], choices: Sequence[memory.Choices]) -> Iter
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as Markdown, in MB of 10^6 bytes."""
-    heads = ("model", "rows at once", "micro-batches", "options", "estimate MB", "measured MB")
+    heads = ("model", "rows at once", "micro-batches", "settings", "estimate MB", "measured MB")
     lines = [f"| {' | '.join(heads)} | error |", "|---|---|---|---|---|---|---|"]
     for row in rows:
         lines.append(

@@ -26,6 +26,8 @@ _IN_PLACE = frozenset(
 )
 #: take working memory of the size of their output
 _DOUBLING = frozenset({"BiasGelu", "FastGelu"})
+#: native/conv_general.c: padded planes of as many images as fit
+_CONV_ROUND = 16 << 20
 _ROUNDS = 3  # the arena's chunks settle after two
 
 
@@ -164,6 +166,10 @@ class _Owners:
 
 def scratch_of(node: ir.Node, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     """Working memory that a kernel takes while it runs: (name, bytes)."""
+    size = 0
     if node.op_type in _DOUBLING:
-        return ((f"{node.output(0)}/scratch", sizes.get(node.output(0), 0)),)
-    return ()
+        size = sizes.get(node.output(0), 0)
+    elif node.op_type == "ConvGrad" and node.domain == ir.NATIVE:
+        planes = sizes.get(node.input(0), 0) + sizes.get(node.input(1), 0)
+        size = min(planes, _CONV_ROUND)
+    return ((f"{node.name}/scratch", size),) if size else ()
