@@ -24,6 +24,7 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tools")]
 
+from bench_flops import training_flops  # noqa: E402
 from bench_limits import Limits  # noqa: E402
 from bench_models import WORKLOADS, Workload  # noqa: E402
 from bench_report import Row, chart, markdown  # noqa: E402
@@ -190,6 +191,7 @@ def row(
         first_loss_difference=float(abs(ours[0] / theirs[0] - 1)),
         loss_difference=float(np.max(np.abs(ours / theirs - 1))),
         trained=sum(work.weights[name].size for name in work.trained),
+        flops=None if work.subset else training_flops(work),
         gigabytes_per_second=median(limits.gigabytes),
         gigaflops=median(limits.gigaflops),
     )

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from tools.bench_flops import training_flops
 from tools.bench_models import WORKLOADS
 from tools.bench_report import Row, chart, markdown
 
@@ -33,6 +34,7 @@ def _row(side: str, ratio: float, work: str = "mlp64", trained: int = 397510) ->
         first_loss_difference=0,
         loss_difference=1e-7,
         trained=trained,
+        flops=1.024e8,
         gigabytes_per_second=40.0,
         gigaflops=80.0,
     )
@@ -51,13 +53,15 @@ def test_the_table_has_a_row_for_each_side() -> None:
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in lines} == {12}
     assert "40.0 GB/s" in text
+    # 102.4 MFLOP at 80 GFLOP/s take 1.28 ms
+    assert "would take 107 % of edge_train's median" in text
     assert "pass" not in text  # the MLP's moments fit a cache
 
 
 def test_the_optimizers_pass_is_told_in_shares_of_the_streaming_rate() -> None:
     text = markdown([_row("edge_train", 0.5, "wide", 16_000_000)])
     rate = 32 * 16_000_000 / 0.5e-3 / 1e9
-    assert f"pass: {100 * rate / 40:.0f} %" in text
+    assert f"pass runs at {100 * rate / 40:.0f} % of" in text
 
 
 def test_the_chart_is_an_image_with_a_bar_for_each_side() -> None:
@@ -83,6 +87,14 @@ def test_what_a_part_trains(name: str, expected: list[str]) -> None:
     work = WORKLOADS[name]()
     assert work.trained == expected
     assert work.feeds()[0][0].shape == (1, 784)
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("mlp64", 2 * 64 * (2 * 784 * 500 + 3 * 500 * 10) / 1e6), ("wide", 2 * 2 * 4000 * 3999 / 1e6)],
+)
+def test_the_products_are_counted(name: str, millions: float) -> None:
+    assert training_flops(WORKLOADS[name]()) == pytest.approx(millions * 1e6)
 
 
 def test_the_taggers_labels_can_be_learned() -> None:
