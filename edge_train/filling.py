@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from edge_train import atomic
 from edge_train.host_arrays import host_array
 from edge_train.placement import ParameterSlot, Room
 
@@ -210,6 +211,7 @@ class _Journal:
         with open(self._path, "wb") as file:
             file.write(self._header)
             _sync(file)
+        atomic.sync_folder(os.path.dirname(os.path.abspath(self._path)))
 
     def replay(self, total: int) -> Iterator[tuple[int, np.ndarray]]:
         """The whole pieces, in parts; the file ends after the last of them then."""

@@ -301,6 +301,21 @@ def test_a_broken_announcement_is_nobody(damage: str, module: Module, shared_fol
         SharedWeights("test", timeout=0.05)
 
 
+@pytest.mark.parametrize(
+    ("word", "value", "text"),
+    [
+        (6, 0x7FFFFFFF, "expected"),  # data bytes
+        (4, 0x7FFF0000, "expected"),  # data offset
+        (8, 5, "broken table"),
+        (8, 0x7FFFFFFF, "a table of 2147483647 bytes"),
+    ],
+)
+def test_a_header_that_lies_is_refused(word: int, value: int, text: str, module: Module) -> None:
+    memory(module)._segment.header._words[word] = value  # type: ignore[union-attr]
+    with pytest.raises(NativeError, match=text):
+        SharedWeights("test")
+
+
 # ---- two processes --------------------------------------------------------------------------
 
 IMPORTS = (

@@ -126,9 +126,9 @@ class FileDevice(Device):
             shape = max(self.file_size - offset, 0) // np.dtype(dtype).itemsize
         kind, nbytes = layout_of(shape, dtype)
         label = f"file '{self.path}'"
-        pages = self._host.of_file(self._file.number, nbytes, offset, Wish(), label)
-        if not isinstance(pages, np.ndarray) and (offset % kind.itemsize):
+        if offset % kind.itemsize:
             raise ValueError(f"byte {offset} of {label} is no place for {kind}")
+        pages = self._host.of_file(self._file.number, nbytes, offset, Wish(), label)
         return DeviceBuffer(self, pages, kind, shape)
 
     def check_pages(self) -> None:

@@ -191,6 +191,8 @@ def _attach(name: str, place: Place) -> tuple[Header, dict[str, np.ndarray]]:
             raise NativeError(f"{label} has a table of {header.table_bytes} bytes")
         wish = Wish(shared=True, read_only=True)
         pages = host.of_file(number, data_at + data_bytes, 0, wish, label).array()
+    except ValueError as error:  # shorter than its header says
+        raise NativeError(str(error)) from None
     finally:
         os.close(number)
     table = pages[TABLE_AT : TABLE_AT + header.table_bytes].tobytes()
