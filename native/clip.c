@@ -8,7 +8,7 @@ enum { CLIP_BLOCK = 16 }; /* elements: two whole bytes, whole vectors of every i
 
 typedef struct clip_rule {
   float low, high;
-  int strict; /* ReLU: nothing passes where x equals the bound */
+  int strict; /* ReLU: nothing passes where x equals the lower bound */
 } clip_rule;
 
 typedef struct clip {
@@ -50,9 +50,7 @@ static inline uint32_t bits_of(vi mask) {
 
 static inline vi mask_of(uint32_t bits) { return (((vi){0} + (int32_t)bits) & lane_bits()) != 0; }
 
-static inline vi passes(vf v, vf lo, vf hi, int strict) {
-  return strict ? (v > lo) & (v < hi) : (v >= lo) & (v <= hi);
-}
+static inline vi passes(vf v, vf lo, vf hi, int strict) { return (strict ? v > lo : v >= lo) & (v <= hi); }
 
 /* y and the bits of elements [from, to) of a plane; from a multiple of CLIP_BLOCK. y may be x. */
 static void clip_range(float *y, const float *x, uint8_t *bits, clip_rule rule, size_t from, size_t to) {
@@ -71,8 +69,7 @@ static void clip_range(float *y, const float *x, uint8_t *bits, clip_rule rule, 
   if (i < to) bits[i / 8] = bits[i / 8 + 1] = 0;
   for (; i < to; i++) {
     float v = x[i];
-    int inside = rule.strict ? v > rule.low && v < rule.high : v >= rule.low && v <= rule.high;
-    if (inside) bits[i / 8] |= (uint8_t)(1 << i % 8);
+    if ((rule.strict ? v > rule.low : v >= rule.low) && v <= rule.high) bits[i / 8] |= (uint8_t)(1 << i % 8);
     y[i] = v < rule.low ? rule.low : v > rule.high ? rule.high : v;
   }
 }
@@ -122,9 +119,9 @@ static const char *clip_create(void *state, const et_attributes *attributes) {
   return 0;
 }
 
-/* Bounds from inputs `index` and `index` + 1. */
+/* Bounds from inputs `index` and `index` + 1; a strict one is a ReLU's, 0 where absent. */
 static clip_rule clip_rule_of(et_context *context, size_t index, int strict) {
-  float low = bound(context, index, -__builtin_inff());
+  float low = bound(context, index, strict ? 0 : -__builtin_inff());
   return (clip_rule){low, bound(context, index + 1, __builtin_inff()), strict};
 }
 

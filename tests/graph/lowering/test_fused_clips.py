@@ -1,7 +1,8 @@
-"""Clip with its gradient as bits, alone and folded into the kernels around it."""
+"""Clip and ReLU with their gradients as bits, alone and folded into the kernels around them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.skipif(
     not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
 )
 
+Curve = Callable[[str, str, str, str], list[ir.Node]]
 BOUNDS = {"low": np.float32(-0.5).reshape(()), "high": np.float32(1.0).reshape(())}
 
 
@@ -81,9 +83,15 @@ def test_another_comparison_is_no_gradient_of_a_clip() -> None:
     assert not both(nodes, feeds, {"y": shape, "dx": shape})
 
 
+def relu_nodes(x: str, y: str, dy: str, dx: str) -> list[ir.Node]:
+    """A ReLU and its gradient."""
+    return [node("Relu", x, y, ""), node("ReluGrad", f"{dy} {y}", dx)]
+
+
+@pytest.mark.parametrize("curve", [clip_nodes, relu_nodes])
 @pytest.mark.parametrize("group", [1, 6])
 @pytest.mark.parametrize("size", [(3, 3), (4, 4), (8, 16)])
-def test_clip_between_convolutions(size: tuple[int, int], group: int) -> None:
+def test_between_convolutions(size: tuple[int, int], group: int, curve: Curve) -> None:
     """The first convolution clips, the gradient of the second masks."""
     channels, rng = 6, np.random.default_rng(group)
     kernel = (1, 1) if group == 1 else (3, 3)
@@ -97,10 +105,10 @@ def test_clip_between_convolutions(size: tuple[int, int], group: int) -> None:
     }
     nodes = [
         node("Conv", "x w b", "c", "", **attrs),
-        *clip_nodes("c", "y", "dy", "dc")[:1],
+        *curve("c", "y", "dy", "dc")[:1],
         node("Conv", "y v", "z", "", **attrs),
         node("ConvGrad", "dz y v", "dy dv", **attrs),
-        *clip_nodes("c", "y", "dy", "dc")[1:],
+        *curve("c", "y", "dy", "dc")[1:],
         node("ConvGrad", "dc x w", "dx dw db", **attrs),
     ]
     outputs = {"y": shape, "z": shape, "dv": weight, "dx": shape, "dw": weight, "db": (channels,)}
@@ -119,15 +127,16 @@ def test_a_tensor_that_others_read_is_kept() -> None:
     assert kinds == {"PointwiseConv", "Clip", "ClipGrad"}
 
 
+@pytest.mark.parametrize("curve", [clip_nodes, relu_nodes])
 @pytest.mark.parametrize("shape", [(3, 5, 7, 3), (2, 4, 16), (5, 3, 1, 1)])
-def test_batch_normalization_clips(shape: tuple[int, ...]) -> None:
+def test_batch_normalization_clips(shape: tuple[int, ...], curve: Curve) -> None:
     rng, size = np.random.default_rng(3), shape[1:2]
     feeds = {name: rng.standard_normal(shape).astype(np.float32) for name in ("x", "dy")}
     for name in ("scale", "bias", "mean", "var"):
         feeds[name] = np.abs(rng.standard_normal(size)).astype(np.float32)
     nodes = [
         node("BatchNormInternal", "x scale bias mean var", "c m v saved inv", training_mode=1),
-        *clip_nodes("c", "y", "dy", "dc"),
+        *curve("c", "y", "dy", "dc"),
         node("BatchNormalizationGrad", "dc x scale saved inv", "dx ds db"),
     ]
     outputs = {
@@ -136,3 +145,28 @@ def test_batch_normalization_clips(shape: tuple[int, ...]) -> None:
         **dict.fromkeys(("m", "v", "saved", "inv", "ds", "db"), size),
     }
     assert both(nodes, feeds, outputs) == {"BatchNorm", "ClipGrad", "BatchNormGrad"}
+
+
+def test_relu_where_the_input_is_not_finite() -> None:
+    """Its gradient passes for infinity and is 0 for NaN, 0 and -0."""
+    shape = (1, 4, 1, 2)
+    x = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-45, 1.0, 3e38], np.float32)
+    feeds = {"x": x.reshape(shape), "w": np.zeros((4, 4, 1, 1), np.float32)}
+    feeds["dy"] = np.ones(shape, np.float32)
+    feeds["w"][:] = np.eye(4).reshape(4, 4, 1, 1)
+    nodes = [node("Conv", "x w", "c", "", kernel_shape=[1, 1]), *relu_nodes("c", "y", "dy", "dc")]
+    # a NaN or an infinity spreads over all channels of its place: one place at a time
+    for place in range(2):
+        for channel in range(4):
+            one = np.zeros(shape, np.float32)
+            one[0, channel, 0, place] = feeds["x"][0, channel, 0, place]
+            kinds = both(nodes, {**feeds, "x": one}, {"dc": shape})
+            assert kinds == {"PointwiseConv", "ClipGrad"}
+
+
+def test_a_relu_without_a_gradient_stays() -> None:
+    shape = (2, 4, 4, 4)
+    feeds = {"x": numbers(*shape), "w": np.ones((4, 4, 1, 1), np.float32)}
+    feeds["x"][feeds["x"] > 1e30] = 0
+    nodes = [node("Conv", "x w", "c", "", kernel_shape=[1, 1]), node("Relu", "c", "y", "")]
+    assert both(nodes, feeds, {"y": shape}) == {"PointwiseConv"}
