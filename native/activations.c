@@ -45,8 +45,8 @@ INLINE vf fast_gelu(vf dy, vf x, float alpha) {
 INLINE vf fast_gelu_slope(vf dy, vf x, float alpha) {
   (void)alpha;
   vf in = clamp(x, -16.0f, 16.0f), square = in * in;
-  vf s = vsigmoid(in * (1.595769122f + 0.0713548163f * square));
-  return dy * (s + s * (1.0f - s) * in * (1.595769122f + 0.2140644489f * square));
+  vf rest, s = sigmoids(in * (1.595769122f + 0.0713548163f * square), &rest);
+  return dy * (s + s * rest * in * (1.595769122f + 0.2140644489f * square));
 }
 
 INLINE vf quick_gelu(vf dy, vf x, float alpha) {
@@ -56,8 +56,8 @@ INLINE vf quick_gelu(vf dy, vf x, float alpha) {
 
 /* s = sigmoid(alpha x): dy s (1 + alpha x (1 - s)). */
 INLINE vf quick_gelu_slope(vf dy, vf x, float alpha) {
-  vf scaled = alpha * x, s = vsigmoid(scaled);
-  return dy * (s * (1.0f + clamp(scaled, -120.0f, 120.0f) * (1.0f - s)));
+  vf scaled = alpha * x, rest, s = sigmoids(scaled, &rest);
+  return dy * (s * (1.0f + clamp(scaled, -120.0f, 120.0f) * rest));
 }
 
 /* Of y, the output: sigmoid and tanh. */

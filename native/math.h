@@ -68,8 +68,16 @@ static inline vf vlog(vf x) {
 static inline float root_of(float x) { return __builtin_sqrtf(x); }
 static inline float log_of(float x) { return vlog(splat(x))[0]; }
 
-/* 1 / (1 + e^-x); below -87 a tiny number instead of a tinier one. */
-static inline vf vsigmoid(vf x) { return 1.0f / (1.0f + exp_within(clamp(-x, -87.0f, 87.0f))); }
+/* s = 1 / (1 + e^-x) and 1 - s without cancellation; below -87 a tiny number instead of a tinier one. */
+static inline vf sigmoids(vf x, vf *rest) {
+  vf e = exp_within(clamp(-x, -87.0f, 87.0f)), s = 1.0f / (1.0f + e);
+  *rest = e * s;
+  return s;
+}
+static inline vf vsigmoid(vf x) {
+  vf rest;
+  return sigmoids(x, &rest);
+}
 
 static inline vf vtanh(vf x) {
   vf size = size_of(x), z = x * x;

@@ -31,6 +31,12 @@ def conv(
     return forward_row(name, feeds, ("w",), group=channels, kernel_shape=kernel, **attrs)
 
 
+def _gelu(name: str, **attrs: Any) -> Row:
+    rng = np.random.default_rng(5)
+    x = 3 * rng.standard_normal((3, 5, 37))
+    return forward_row(name, {"x": x.astype(np.float32)}, **attrs)
+
+
 TABLE: dict[str, Callable[[], Row]] = {
     "Conv": lambda: conv("Conv", 5, (7, 9), (3, 3), pads=(1, 1, 1, 1)),
     "Conv:depthwise strides": lambda: conv(
@@ -39,4 +45,6 @@ TABLE: dict[str, Callable[[], Row]] = {
     "Conv:depthwise dilations": lambda: conv(
         "Conv:depthwise dilations", 4, (13, 12), (3, 2), strides=(2, 1), dilations=(2, 3)
     ),
+    "Gelu:stock": lambda: _gelu("Gelu:stock"),
+    "Gelu:stock tanh": lambda: _gelu("Gelu:stock tanh", approximate="tanh"),
 }
