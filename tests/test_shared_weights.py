@@ -274,6 +274,16 @@ def test_another_segment_of_the_name_takes_its_place(module: Module) -> None:
     np.testing.assert_array_equal(again["w1"], part.state.parameters["w1"].data)
 
 
+def test_another_state_of_the_process_takes_the_name(module: Module) -> None:
+    weights = SharedWeights("test")
+    other = module_of(BN, device="shm:test")
+    assert not weights.alive
+    other.state.parameters["w1"].data[...] = 5
+    assert (SharedWeights("test")["w1"] == 5).all()
+    assert not (weights["w1"] == 5).all()
+    assert module.state.memory.name == other.state.memory.name
+
+
 def test_a_folder_of_someone_else_is_refused(shared_folder: Path) -> None:
     shared_folder.mkdir(mode=0o700)
     shared_folder.chmod(0o777)

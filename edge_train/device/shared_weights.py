@@ -53,7 +53,8 @@ class SharedWeights(Mapping[str, np.ndarray]):
     @property
     def alive(self) -> bool:
         """Whether the trainer's process is there and goes on with these very weights."""
-        return self._place.alive and self._header.ready == READY
+        there = self._place.alive and self._header.ready == READY
+        return there and segment.look_up(self.name) == self._place
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
