@@ -153,7 +153,8 @@ class RunningGraph:
                         told = tuple(values.get(d, d) if isinstance(d, str) else d for d in told)
                     shapes.learn(name, self.known.elem_type(name), told)
             shapes.infer(bound)
-        known = {v.name: tensor_bytes(v.elem_type, dims[v.name]) or 0 for v in self.user_inputs}
+        inputs = _with_dims(self.lowered, dims).inputs
+        known = {v.name: tensor_bytes(v.elem_type, v.dims) or 0 for v in inputs}
         for node in self.running.nodes:
             for name in filter(None, node.outputs):
                 size = tensor_bytes(shapes.elem_type(name), shapes.dims(name))

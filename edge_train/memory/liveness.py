@@ -26,7 +26,7 @@ _IN_PLACE = frozenset(
 )
 #: take working memory of the size of their output
 _DOUBLING = frozenset({"BiasGelu", "FastGelu"})
-#: native/conv_general.c: padded planes of as many images as fit
+#: native/conv_general.c: padded planes of as many images as fit, and the weights packed
 _CONV_ROUND = 16 << 20
 _ROUNDS = 3  # the arena's chunks settle after two
 
@@ -170,6 +170,6 @@ def scratch_of(node: ir.Node, sizes: Mapping[str, int]) -> tuple[tuple[str, int]
     if node.op_type in _DOUBLING:
         size = sizes.get(node.output(0), 0)
     elif node.op_type == "ConvGrad" and node.domain == ir.NATIVE:
-        planes = sizes.get(node.input(0), 0) + sizes.get(node.input(1), 0)
-        size = min(planes, _CONV_ROUND)
+        dy, x, w = (sizes.get(node.input(index), 0) for index in range(3))
+        size = min(dy + x, _CONV_ROUND) + w
     return ((f"{node.name}/scratch", size),) if size else ()
