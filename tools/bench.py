@@ -59,6 +59,7 @@ KINDS = {
     "numba": Kind(OURS, {"EDGE_TRAIN_KERNELS": "numba"}),
     "fused_optimizer": Kind(OURS, module={"fuse_optimizer": True}),
     "8bit": Kind(OURS, optimizer={"moments": "8bit"}),
+    "small_state": Kind(OURS, module={"fuse_optimizer": True}, optimizer={"moments": "8bit"}),
     "lean": Kind(OURS, module=LEAN, optimizer={"moments": "8bit"}),
     "torch": Kind("torch"),
     "torch_compile": Kind("torch.compile"),

@@ -12,6 +12,7 @@ NAMES = {
     "numba": "edge_train, Numba steps",
     "fused_optimizer": "edge_train, fused optimizer",
     "8bit": "edge_train, 8-bit moments",
+    "small_state": "edge_train, fused optimizer and 8-bit moments",
     "lean": "edge_train, least memory",
     "torch": "torch eager",
     "torch_compile": "torch.compile",
