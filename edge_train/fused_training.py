@@ -73,6 +73,7 @@ class FusedTraining(TrainingProgram):
                 "fuse_optimizer=True keeps no gradients, so they cannot add up over several "
                 "training steps: call lazy_reset_grad() after each, or make the Module without it"
             )
+        self._follow_frozen()
         if self._bound_to is not arena:
             self._bind_training(self._runner, arena)
             self._bound_to = arena

@@ -45,7 +45,8 @@ class Module(ParameterBuffers):
     "*.bias"]``), out of those the artifacts can train: the others are frozen, and the backward
     nodes, gradients and moments that only they need are left out. The state remembers the choice,
     in its checkpoints too: without the argument a Module goes on with it, ``["*"]`` trains all
-    again. A state trains one choice at a time, that of the Module made last.
+    again. A state trains one choice at a time, that of the Module made last. What a choice froze
+    may become a constant that onnxruntime packs: change it by assigning to its Parameter.
 
     ``kernels`` picks what the graphs are lowered to: "portable", standard ONNX ops alone; "fused",
     our own kernels of the native library where they are faster; "auto", fused where that library
@@ -95,7 +96,7 @@ class Module(ParameterBuffers):
         self.state = state
         model, chosen = _chosen_part(onnx_codec.load(train_model_uri), state, trainable)
         self._train = _training_program(fuse_optimizer)(
-            model, state, session_options, kernels, recompute
+            model, state, session_options, kernels, recompute, chosen is not None
         )
         self._layout = layout_of(self._train.roles, state)
         self._eval: Program | None = None

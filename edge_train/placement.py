@@ -241,7 +241,8 @@ def gather_into(flat: np.ndarray, layout: Sequence[ParameterSlot], state: Checkp
 def scatter(flat: np.ndarray, layout: Sequence[ParameterSlot], state: CheckpointState) -> None:
     """Writes one 1-D float32 array over the parameters of ``layout``."""
     with state.memory.writing():
-        spread(flat, layout, {slot.name: state.parameters[slot.name].data for slot in layout})
+        homes = {slot.name: state.parameters[slot.name].writing() for slot in layout}
+        spread(flat, layout, homes)
 
 
 def spread(

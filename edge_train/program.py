@@ -17,6 +17,7 @@ from edge_train import dtypes
 from edge_train.arena import Arena
 from edge_train.checkpoint.state import CheckpointState
 from edge_train.errors import UnsupportedOp
+from edge_train.frozen import FrozenConstants
 from edge_train.graph import ir
 from edge_train.graph.lowering import Lowered, LoweringRefused, accumulating, lower
 from edge_train.graph.recompute_plan import Choice, check_choice, recompute_rewrite
@@ -53,13 +54,22 @@ class Program:
         check_trainable_types(self.roles)
         self._state = state
         self._options = options
-        self._lowered = _lower(model, what, fuses_graphs(kernels))
+        self._lowered = _lower(self._source(model), what, fuses_graphs(kernels))
         self._rewriter = self._rewrite()
         self._lowered = replace(self._lowered, shapes=Shapes())  # no more use for what is known
         self._runner = GraphRunner(self._run_model(), what, options, self._rewriter)
+        self._lowered = self._without_constants(self._lowered)
         self._bound_to: Arena | None = None
         self.inputs = InputSpec(self.roles.user_inputs, self._lowered.labels)
         self._computed = [label for label in self._lowered.labels if label.observed]
+
+    def _source(self, model: ir.Model) -> ir.Model:
+        """The graph that is lowered."""
+        return model
+
+    def _without_constants(self, lowered: Lowered) -> Lowered:
+        """What is kept of the lowered graph once a session has the constants."""
+        return lowered
 
     def _run_model(self) -> ir.Model:
         """The lowered graph that a session is made of."""
@@ -120,11 +130,35 @@ class TrainingProgram(Program):
         options: onnxruntime.SessionOptions | None,
         kernels: str = "auto",
         recompute: Choice = "none",
+        packs_frozen: bool = False,
     ) -> None:
         self._recompute = check_choice(recompute)
+        self._packs_frozen = packs_frozen
+        self._frozen: FrozenConstants | None = None
         super().__init__(model, state, "training graph", options, kernels)
         self._statistics: dict[str, np.ndarray] = {}
         self._adds = False
+
+    def _source(self, model: ir.Model) -> ir.Model:
+        if self._packs_frozen:
+            self._frozen = FrozenConstants.of(model, self.roles, self._state)
+        return model if self._frozen is None else self._frozen.into(model)
+
+    def _without_constants(self, lowered: Lowered) -> Lowered:
+        return lowered if self._frozen is None else self._frozen.out_of(lowered)
+
+    def _follow_frozen(self) -> None:
+        """Makes the session anew if a weight that is its constant was written."""
+        if self._frozen is not None and self._frozen.changed():
+            self._make_runner()
+
+    def _make_runner(self) -> None:
+        del self._runner
+        model = accumulating(self._lowered) if self._adds else self._run_model()
+        if self._frozen is not None:
+            model = self._frozen.into(model)
+        self._runner = GraphRunner(model, self.what, self._options, self._rewriter)
+        self._bound_to = None
 
     def _rewrite(self) -> Rewrite | None:
         lowered = self._lowered
@@ -137,6 +171,7 @@ class TrainingProgram(Program):
 
     def step(self, feeds: Mapping[str, Fed], arena: Arena) -> list[Fed]:
         """One training step: the gradients replace those in the Arena, or add to them."""
+        self._follow_frozen()
         if not (arena.reset or self._adds):
             self._start_adding()
         runner = self._runner
@@ -183,11 +218,8 @@ class TrainingProgram(Program):
     def _start_adding(self) -> None:
         """Replaces the graph that overwrites gradients by the one that adds to them, for good: side
         by side they would keep memory for the activations twice."""
-        del self._runner
-        self._runner = GraphRunner(
-            accumulating(self._lowered), self.what, self._options, self._rewriter
-        )
-        self._adds, self._bound_to = True, None
+        self._adds = True
+        self._make_runner()
 
     def _move_statistics(self) -> None:
         """All of them or none: an overflow in one belongs to a batch that is not to be learned."""

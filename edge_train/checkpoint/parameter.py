@@ -27,7 +27,7 @@ def unknown_name(kind: str, name: object, known: list[str]) -> KeyError:
 class Parameter:
     """A model parameter; made by CheckpointState, not by users."""
 
-    __slots__ = ("_array", "_chosen", "_grad", "_has_gradient", "_name")
+    __slots__ = ("_array", "_chosen", "_grad", "_has_gradient", "_held", "_name", "version")
 
     def __init__(
         self, name: str, requires_grad: bool, array: Array | None = None, chosen: bool = True
@@ -35,6 +35,8 @@ class Parameter:
         self._name = name
         self._has_gradient = requires_grad
         self._chosen = chosen
+        self._held = False
+        self.version = 0  # counts what is written through the parameter
         self._array = array
         self._grad: Array | None = None
 
@@ -56,14 +58,25 @@ class Parameter:
     def choose(self, chosen: bool) -> None:
         """Sets whether it is among those to be trained (the Module's ``trainable``)."""
         self._chosen = chosen
+        self._held = self._held and not chosen
+
+    def hold(self) -> None:
+        """Sessions keep a copy of the values from now on: views of them cannot be written."""
+        self._held = True
 
     @property
     def data(self) -> Array:
         """A writable view: writing into it changes the model.
 
+        Of a weight that a Module's ``trainable`` froze the view may be read-only: assign to
+        ``data``, or to ``state.parameters[name]``.
+
         Raises NominalStateError while the state is nominal.
         """
-        return self._filled()[...]
+        view = self._filled()[...]
+        if self._held:
+            view.flags.writeable = False
+        return view
 
     @data.setter
     def data(self, value: Array) -> None:
@@ -83,7 +96,12 @@ class Parameter:
             raise ValueError(
                 f"parameter '{self._name}' has shape {list(array.shape)}, got {list(value.shape)}"
             )
-        np.copyto(array, value)
+        np.copyto(self.writing(), value)
+
+    def writing(self) -> Array:
+        """The array to write new values into, which sessions with copies of it are told of."""
+        self.version += 1
+        return self._filled()
 
     @property
     def grad(self) -> Array | None:

@@ -156,7 +156,7 @@ def restore(path: Path, optimizer: Optimizer) -> None:
     with open_checkpoint(path) as checkpoint:
         _check_fits(checkpoint, optimizer, path)
         for tensor in checkpoint.trainable + checkpoint.frozen:
-            state.parameters[tensor.name].data[...] = tensor.array()
+            state.parameters[tensor.name].writing()[...] = tensor.array()
         for stored in checkpoint.groups or ():
             own = state.groups[stored.name]
             own.step, own.initial_learning_rate = stored.step, stored.initial_learning_rate

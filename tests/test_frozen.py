@@ -1,0 +1,135 @@
+"""What trainable=[...] froze, as constants of the training session that follow their Parameter."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+from support.training import module_of
+from support.zoo import ZOO, Case
+
+from edge_train import frozen
+from edge_train.api import CheckpointState, Module, Optimizer
+
+MLP = ZOO["mlp_CrossEntropyLoss"]
+CONV = ZOO["conv_nobn"]
+BN = ZOO["conv_bn_maxpool_gap"]
+
+
+def held(module: Module) -> list[str]:
+    return [n for n, p in module.state.parameters if not p.data.flags.writeable]
+
+
+def step(module: Module, case: Case) -> dict[str, np.ndarray]:
+    """The loss and the gradients of one step."""
+    module.lazy_reset_grad()
+    found = {"loss": np.asarray(module(**case.feed))}
+    return found | {n: p.grad.copy() for n, p in module.state.parameters if p.grad is not None}
+
+
+def close(got: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
+    return all(
+        float(np.linalg.norm(value - expected[name]))
+        <= 2e-6 * max(float(np.linalg.norm(expected[name])), 1e-2)
+        for name, value in got.items()
+    )
+
+
+@pytest.mark.parametrize(("case", "trained"), [(MLP, "*2"), (CONV, "wf"), (BN, "wf")])
+def test_the_numbers_are_those_of_fed_weights(case: Case, trained: str) -> None:
+    module, whole = module_of(case, trainable=[trained]), module_of(case)
+    assert held(module)
+    assert close(step(module, case), step(whole, case))
+
+
+def test_an_assignment_counts_at_the_next_step() -> None:
+    module, whole = module_of(MLP, trainable=["*2"]), module_of(MLP)
+    before = step(module, MLP)
+    value = np.full_like(module.state.parameters["w1"].data, 0.25)
+    for each in (module, whole):
+        each.state.parameters["w1"] = value
+    after = step(module, MLP)
+    assert not close(after, before)
+    assert close(after, step(whole, MLP))
+    module.state.parameters["b1"].data = np.full(5, 0.5, np.float32)
+    whole.state.parameters["b1"].data = np.full(5, 0.5, np.float32)
+    assert close(step(module, MLP), step(whole, MLP))
+
+
+def test_a_flat_buffer_counts_at_the_next_step() -> None:
+    module, whole = module_of(MLP, trainable=["*2"]), module_of(MLP)
+    step(module, MLP)
+    flat = np.linspace(-1, 1, module.get_parameters_size(False), dtype=np.float32)
+    for each in (module, whole):
+        each.copy_buffer_to_parameters(flat, trainable_only=False)
+    assert close(step(module, MLP), step(whole, MLP))
+
+
+def test_accumulating_and_fused_steps_follow_too() -> None:
+    module, whole = module_of(MLP, trainable=["*2"]), module_of(MLP)
+    for each in (module, whole):
+        each(**MLP.feed)
+        each(**MLP.feed)
+    doubled = whole.state.parameters["w2"].grad
+    np.testing.assert_allclose(module.state.parameters["w2"].grad, doubled, rtol=1e-5, atol=1e-7)
+    value = np.full_like(module.state.parameters["w1"].data, 0.25)
+    for each in (module, whole):
+        each.state.parameters["w1"] = value
+    assert close(step(module, MLP), step(whole, MLP))
+
+
+def test_a_view_cannot_be_written_and_says_so() -> None:
+    module = module_of(MLP, trainable=["*2"])
+    assert held(module) == ["b1", "w1"]
+    with pytest.raises(ValueError, match="read-only"):
+        module.state.parameters["w1"].data[0, 0] = 1.0
+    module.state.parameters["w2"].data[0, 0] = 1.0
+    assert held(module_of(MLP)) == []
+
+
+def test_training_everything_again_lets_go() -> None:
+    first = module_of(MLP, trainable=["*2"])
+    again = Module(MLP.training_model, first.state, trainable=["*"])
+    assert held(again) == []
+    again.state.parameters["w1"].data[...] = 0.5
+    assert close(
+        step(again, MLP), step(Module(MLP.training_model, copy.deepcopy(again.state)), MLP)
+    )
+
+
+def test_a_convolution_in_the_path_of_a_gradient_stays_as_it_is() -> None:
+    """ConvGrad reads its weight; a convolution before the first trained one is packed."""
+    case = ZOO["depthwise_static_batch"]
+    assert not set(held(module_of(case, trainable=["db"]))) & {"dw", "pw"}
+    assert held(module_of(case, trainable=["wf"])) == ["bf", "db", "dw", "pb", "pw"]
+    unet = ZOO["unet_concat_residual"]
+    deep = module_of(unet, trainable=["w1"])
+    assert held(deep) == []
+    assert close(step(deep, unet), step(module_of(unet), unet))
+
+
+def test_large_weights_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frozen, "MOST", 8)
+    module = module_of(MLP, trainable=["*2"])
+    assert held(module) == []
+    assert close(step(module, MLP), step(module_of(MLP), MLP))
+
+
+def test_a_nominal_state_has_no_constants_yet() -> None:
+    state = CheckpointState.load_checkpoint(MLP.nominal_checkpoint)
+    module = Module(MLP.training_model, state, trainable=["*2"])
+    source = module_of(MLP)
+    module.copy_buffer_to_parameters(source.get_contiguous_parameters(), trainable_only=False)
+    assert held(module) == []
+    assert close(step(module, MLP), step(source, MLP))
+
+
+def test_optimizer_steps_leave_the_constants_alone() -> None:
+    module = module_of(MLP, trainable=["*2"])
+    optimizer = Optimizer(MLP.optimizer_model, module)
+    before = module.state.parameters["w1"].data.copy()
+    for _ in range(3):
+        step(module, MLP)
+        optimizer.step()
+    np.testing.assert_array_equal(module.state.parameters["w1"].data, before)
