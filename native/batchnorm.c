@@ -20,68 +20,102 @@ typedef struct batchnorm_state {
   int strict;
 } batchnorm_state;
 
-/* Sum of f(x - shift) over a channel; with dy: of dy (x - shift), and of dy alone into `plain`. */
-static double channel_sum(const batchnorm *t, size_t channel, float shift, int square, const float *dy,
-                          double *plain) {
-  double total = 0, other = 0;
-  for (size_t n = 0; n < t->n; n++) {
-    size_t at = (n * t->c + channel) * t->p, p = 0;
-    const float *x = t->x + at, *g = dy ? dy + at : 0;
-    vf sum[CHAINS] = {{0}}, direct[CHAINS] = {{0}};
+enum { HELD = 16384 }; /* numbers that are added up in float32 before the sums go on in double */
+
+/* Sums over a channel of a and of a b, where a = x - shift and b = a, or, with dy, a = dy and
+ * b = x - shift. */
+static void channel_sums(const batchnorm *t, size_t channel, size_t images, float shift, const float *dy,
+                         double *sum, double *dot) {
+  vf s[CHAINS] = {{0}}, q[CHAINS] = {{0}};
+  *sum = *dot = 0;
+  for (size_t n = 0, held = 0; n < images; n++) {
+    size_t at = (n * t->c + channel) * t->p, p = 0, rest = t->p % VL;
+    const float *x = t->x + at, *first = dy ? dy + at : x;
+    vf offset = splat(dy ? 0 : shift);
     for (; p + CHAINS * VL <= t->p; p += CHAINS * VL)
       for (int j = 0; j < CHAINS; j++) {
-        vf v = load(x + p + j * VL) - splat(shift), w = g ? load(g + p + j * VL) : v;
-        if (g) direct[j] += w;
-        sum[j] += square || g ? v * w : v;
+        vf b = load(x + p + j * VL) - splat(shift), a = load(first + p + j * VL) - offset;
+        s[j] += a, q[j] += a * b;
       }
-    float rest = 0, rest_direct = 0;
-    for (; p < t->p; p++) {
-      float v = x[p] - shift, w = g ? g[p] : v;
-      if (g) rest_direct += w;
-      rest += square || g ? v * w : v;
+    for (int j = 0; p + VL <= t->p; p += VL, j++) {
+      vf b = load(x + p) - splat(shift), a = load(first + p) - offset;
+      s[j] += a, q[j] += a * b;
     }
-    total += (double)(sum_of((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest);
-    if (g) other += (double)(sum_of((direct[0] + direct[1]) + (direct[2] + direct[3])) + rest_direct);
+    if (rest) {
+      vi inside = lane_bits() < (vi){0} + (1 << rest);
+      vf b = load_part(x + p, rest) - splat(shift), a = load_part(first + p, rest) - offset;
+      s[0] += (vf)((vi)a & inside), q[0] += (vf)((vi)(a * b) & inside);
+    }
+    if ((held += t->p) < HELD && n + 1 < images) continue;
+    *sum += (double)sum_of((s[0] + s[1]) + (s[2] + s[3]));
+    *dot += (double)sum_of((q[0] + q[1]) + (q[2] + q[3]));
+    for (int j = 0; j < CHAINS; j++) s[j] = q[j] = (vf){0};
+    held = 0;
   }
-  if (plain) *plain = other;
-  return total;
 }
 
 /* y = x * slope + offset for one plane (x and other may be one array). */
 static void plane_affine(float *y, const float *x, const float *other, float slope, float other_slope,
                          float offset, size_t count) {
-  size_t p = 0;
-  for (; p + VL <= count; p += VL)
-    store(y + p, splat(slope) * load(x + p) + (splat(other_slope) * load(other + p) + splat(offset)));
-  for (; p < count; p++) y[p] = slope * x[p] + (other_slope * other[p] + offset);
-}
-
-static void batchnorm_channel(const batchnorm *t, size_t channel) {
-  double count = (double)(t->n * t->p);
-  float mean = (float)(channel_sum(t, channel, 0, 0, 0, 0) / count);
-  float var = (float)(channel_sum(t, channel, mean, 1, 0, 0) / count);
-  float inv_std = 1 / __builtin_sqrtf(var + t->epsilon), gain = t->gain[channel] * inv_std;
-  if (t->mean) t->mean[channel] = mean;
-  float keep = t->momentum;
-  if (t->new_mean) t->new_mean[channel] = t->old_mean[channel] * keep + mean * (1 - keep);
-  if (t->new_var) t->new_var[channel] = t->old_var[channel] * keep + var * (1 - keep);
-  if (t->inv_std) t->inv_std[channel] = inv_std;
-  for (size_t n = 0; n < t->n; n++) {
-    size_t plane = n * t->c + channel;
-    const float *x = t->x + plane * t->p;
-    float *y = t->y + plane * t->p;
-    size_t p = 0;
-    for (; p + VL <= t->p; p += VL)
-      store(y + p, (load(x + p) - splat(mean)) * splat(gain) + splat(t->bias[channel]));
-    for (; p < t->p; p++) y[p] = (x[p] - mean) * gain + t->bias[channel];
-    if (t->bits) clip_range(y, y, t->bits + plane * plane_bytes(t->p), t->rule, 0, t->p);
+  EACH_LANES(l, count) {
+    vf b = splat(other_slope) * lanes_load(other, l) + splat(offset);
+    lanes_store(y, splat(slope) * lanes_load(x, l) + b, l);
   }
 }
 
+/* Mean and variance of a channel in one pass: sums of x - shift and of its square, where the shift is
+ * the mean of the first image, so that little cancels. */
+static void channel_moments(const batchnorm *t, size_t channel, float *mean, float *var) {
+  double sum, squares, count = (double)(t->n * t->p);
+  channel_sums(t, channel, 1, 0, 0, &sum, &squares);
+  float shift = (float)(sum / (double)t->p);
+  channel_sums(t, channel, t->n, shift, 0, &sum, &squares);
+  double offset = sum / count, spread = squares / count - offset * offset;
+  *mean = (float)((double)shift + offset);
+  *var = (float)(spread > 0 ? spread : 0);
+}
+
+/* One plane of y, and the bits of a Clip behind it. */
+static void batchnorm_plane(const batchnorm *t, size_t plane, float mean, float gain, float bias) {
+  const float *x = t->x + plane * t->p;
+  float *y = t->y + plane * t->p;
+  uint8_t *bits = t->bits ? t->bits + plane * plane_bytes(t->p) : 0;
+  vf lo = splat(t->rule.low), hi = splat(t->rule.high);
+  size_t p = 0;
+  for (; p + CLIP_BLOCK <= t->p; p += CLIP_BLOCK) {
+    uint32_t all = 0;
+    for (int j = 0; j < CLIP_BLOCK / VL; j++) {
+      vf v = (load(x + p + j * VL) - splat(mean)) * splat(gain) + splat(bias);
+      if (bits) {
+        all |= bits_of(passes(v, lo, hi, t->rule.strict)) << (j * VL);
+        v = choose(v < lo, lo, choose(v > hi, hi, v));
+      }
+      store(y + p + j * VL, v);
+    }
+    if (bits) bits[p / 8] = (uint8_t)all, bits[p / 8 + 1] = (uint8_t)(all >> 8);
+  }
+  size_t tail = p;
+  EACH_LANES(l, t->p - tail)
+  lanes_store(y + tail, (lanes_load(x + tail, l) - splat(mean)) * splat(gain) + splat(bias), l);
+  if (bits) clip_range(y, y, bits, t->rule, tail, t->p);
+}
+
+static void batchnorm_channel(const batchnorm *t, size_t channel) {
+  float mean, var, keep = t->momentum;
+  channel_moments(t, channel, &mean, &var);
+  float inv_std = 1 / __builtin_sqrtf(var + t->epsilon), gain = t->gain[channel] * inv_std;
+  if (t->mean) t->mean[channel] = mean;
+  if (t->new_mean) t->new_mean[channel] = t->old_mean[channel] * keep + mean * (1 - keep);
+  if (t->new_var) t->new_var[channel] = t->old_var[channel] * keep + var * (1 - keep);
+  if (t->inv_std) t->inv_std[channel] = inv_std;
+  for (size_t n = 0; n < t->n; n++) batchnorm_plane(t, n * t->c + channel, mean, gain, t->bias[channel]);
+}
+
 static void batchnorm_gradient_channel(const batchnorm *t, size_t channel) {
-  double count = (double)(t->n * t->p), dbias;
+  double count = (double)(t->n * t->p), dbias, dot;
   float mean = t->mean[channel], inv_std = t->inv_std[channel];
-  double dot = channel_sum(t, channel, mean, 0, t->dy, &dbias) * (double)inv_std;
+  channel_sums(t, channel, t->n, mean, t->dy, &dbias, &dot);
+  dot *= (double)inv_std;
   if (t->dgain) t->dgain[channel] = (float)dot;
   if (t->dbias) t->dbias[channel] = (float)dbias;
   if (!t->y) return;

@@ -66,12 +66,20 @@ static void clip_range(float *y, const float *x, uint8_t *bits, clip_rule rule, 
     bits[i / 8] = (uint8_t)all;
     bits[i / 8 + 1] = (uint8_t)(all >> 8);
   }
-  if (i < to) bits[i / 8] = bits[i / 8 + 1] = 0;
-  for (; i < to; i++) {
-    float v = x[i];
-    if ((rule.strict ? v > rule.low : v >= rule.low) && v <= rule.high) bits[i / 8] |= (uint8_t)(1 << i % 8);
-    y[i] = v < rule.low ? rule.low : v > rule.high ? rule.high : v;
+  if (i == to) return;
+  uint32_t all = 0;
+  for (size_t j = i; j < to; j += VL) { /* no branch an element: which way it goes is a coin's throw */
+    size_t count = least(VL, to - j);
+    vf v = count == VL ? load(x + j) : load_part(x + j, count);
+    all |= (bits_of(passes(v, lo, hi, rule.strict)) & ((2u << (count - 1)) - 1)) << (j - i);
+    v = choose(v < lo, lo, choose(v > hi, hi, v));
+    if (count == VL)
+      store(y + j, v);
+    else
+      store_part(y + j, v, count);
   }
+  bits[i / 8] = (uint8_t)all;
+  bits[i / 8 + 1] = (uint8_t)(all >> 8);
 }
 
 /* dx = dy where the bit is set, else 0; dx may be dy. */
@@ -82,7 +90,16 @@ static void masked_range(float *dx, const float *dy, const uint8_t *bits, size_t
     for (int j = 0; j < CLIP_BLOCK / VL; j++)
       store(dx + i + j * VL, (vf)((vi)load(dy + i + j * VL) & mask_of(all >> (j * VL))));
   }
-  for (; i < to; i++) dx[i] = bits[i / 8] >> i % 8 & 1 ? dy[i] : 0;
+  uint32_t all = i < to ? bits[i / 8] | (uint32_t)bits[i / 8 + 1] << 8 : 0;
+  for (; i < to; i += VL, all >>= VL % 32) {
+    size_t count = least(VL, to - i);
+    vf v = count == VL ? load(dy + i) : load_part(dy + i, count);
+    v = (vf)((vi)v & mask_of(all));
+    if (count == VL)
+      store(dx + i, v);
+    else
+      store_part(dx + i, v, count);
+  }
 }
 
 static void clip_part(const clip *c, size_t plane, size_t from, size_t to, int gradient) {

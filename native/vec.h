@@ -68,8 +68,22 @@ static inline vi first_lanes(size_t count) { return (vi){0, 1, 2, 3, 4, 5, 6, 7}
 static inline vf load_part(const float *p, size_t count) {
   return __builtin_ia32_maskloadps256((const vf *)p, first_lanes(count));
 }
+/* By halves: a masked store takes dozens of cycles on some processors. */
 static inline void store_part(float *p, vf v, size_t count) {
-  __builtin_ia32_maskstoreps256((vf *)p, first_lanes(count), v);
+  typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+  typedef float two __attribute__((vector_size(8), aligned(4), may_alias));
+  four part = {v[0], v[1], v[2], v[3]};
+  if (count & 4) {
+    *(four *)p = part;
+    part = (four){v[4], v[5], v[6], v[7]};
+    p += 4;
+  }
+  if (count & 2) {
+    *(two *)p = (two){part[0], part[1]};
+    part[0] = part[2];
+    p += 2;
+  }
+  if (count & 1) *p = part[0];
 }
 #else
 static inline vf load_part(const float *p, size_t count) {
