@@ -223,6 +223,8 @@ class TrainingProgram(Program):
 
     def _move_statistics(self) -> None:
         """All of them or none: an overflow in one belongs to a batch that is not to be learned."""
+        if not self._statistics:
+            return
         if all(np.isfinite(values).all() for values in self._statistics.values()):
             with self._state.memory.writing():
                 for name, values in self._statistics.items():

@@ -21,7 +21,8 @@ from edge_train.arena import Arena
 from edge_train.checkpoint.state import OptimizerGroup
 from edge_train.errors import ArtifactError, RunError
 from edge_train.fused_optimizer import FusedPass
-from edge_train.graph import ir
+from edge_train.graph import ir, onnx_codec
+from edge_train.graph.lowering import lower
 from edge_train.graph.release import DONE, release_rewrite
 from edge_train.kernels import native, reference
 
@@ -336,3 +337,15 @@ def test_there_are_no_gradients_to_read() -> None:
     Optimizer(MLP.optimizer_model, module)
     module(**MLP.feed)
     assert all(parameter.grad is None for _, parameter in module.state.parameters)
+
+
+# ---- gradients without a copy ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [MLP.name, BN.name, "transformer_LNop_3out_opset17"])
+def test_gradients_are_made_in_their_place_by_the_kernel_that_computes_them(name: str) -> None:
+    """Outputs are bound to the Arena: a Reshape or Identity before them would copy."""
+    lowered = lower(onnx_codec.load(ZOO[name].training_model), True)
+    producers = session.executed_graph(lowered.model).graph.producers()
+    makers = {producers[output].op_type for output in lowered.gradients.values()}
+    assert not makers & {"Identity", "Reshape", "Cast"}
