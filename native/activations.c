@@ -173,3 +173,38 @@ GRADIENT(sigmoid_slope)
 GRADIENT(tanh_slope)
 GRADIENT(relu_slope)
 GRADIENT(leaky_relu_slope)
+
+/* --- dropout backwards: mask ? scale dy : 0 --- */
+typedef struct dropped {
+  const float *dy;
+  const uint8_t *mask;
+  float *dx, scale;
+  size_t count, jobs;
+} dropped;
+
+typedef uint8_t mask_bytes __attribute__((vector_size(VB / 4), aligned(1), may_alias));
+
+static void dropped_job(void *user, size_t job) {
+  const dropped d = *(const dropped *)user;
+  size_t blocks = panels(d.count, BLOCK);
+  size_t i = part_start(job, d.jobs, blocks) * BLOCK;
+  size_t end = least(part_start(job + 1, d.jobs, blocks) * BLOCK, d.count);
+  for (; i + VL <= end; i += VL) {
+    vi kept = __builtin_convertvector(*(const mask_bytes *)(d.mask + i), vi) != 0;
+    store(d.dx + i, (vf)((vi)(load(d.dy + i) * d.scale) & kept));
+  }
+  for (; i < end; i++) d.dx[i] = d.mask[i] ? d.dy[i] * d.scale : 0;
+}
+
+/* dy, mask, scale (one number) -> dx. */
+static void dropped_compute(const void *state, et_context *context) {
+  (void)state;
+  et_tensor dy, mask, scale;
+  if (!et_input(context, 0, &dy) || !et_input(context, 1, &mask) || !et_input(context, 2, &scale)) return;
+  if (mask.count != dy.count || scale.count != 1)
+    return et_fail(context, "the mask is not of the size of dy, or the scale not one number");
+  dropped d = {.dy = dy.data, .mask = mask.data, .scale = *(const float *)scale.data, .count = dy.count};
+  d.dx = et_output_like(context, 0, &dy);
+  d.jobs = least(panels(d.count, BLOCK), jobs_for(d.count));
+  if (d.dx) et_parallel(context, dropped_job, d.jobs, &d);
+}

@@ -41,6 +41,7 @@ static const et_op ops[] = {
     {"TanhGrad", "ffF", "fF", sizeof(curve), curve_create, tanh_slope_compute, 1},
     {"ReluGrad", "ffF", "fF", sizeof(curve), curve_create, relu_slope_compute, 1},
     {"LeakyReluGrad", "ffF", "fF", sizeof(curve), curve_create, leaky_relu_slope_compute, 1},
+    {"Dropped", "fbf", "f", 0, 0, dropped_compute, 1},
     {"SoftmaxGrad", "ff", "f", sizeof(axes), axes_create, softmax_compute, 1},
     {"LogSoftmaxGrad", "ff", "f", sizeof(axes), axes_create, log_softmax_compute, 1},
     {"LayerNormalizationGrad", "fffffFFF", "FFFF", 0, 0, layer_norm_grad, 1},

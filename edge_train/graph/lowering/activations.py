@@ -160,6 +160,11 @@ def dropout_grad(b: Builder, node: ir.Node) -> str:
 
 def dropped(b: Builder, dy: str, mask: str, ratio: str, mode: str) -> str:
     """mask ? dy / (1 - ratio) : 0; in inference mode the mask is all true and nothing is scaled."""
+    return b.mul(b.masked(mask, dy), kept_scale(b, dy, ratio, mode))
+
+
+def kept_scale(b: Builder, dy: str, ratio: str, mode: str) -> str:
+    """What a dropout multiplies the elements with that it keeps."""
     ratio = ratio or b.scalar(0.5, dy)
     scale = b.div(1.0, b.sub(1.0, b.cast_like(ratio, dy)))
     if mode:
@@ -168,4 +173,4 @@ def dropped(b: Builder, dy: str, mask: str, ratio: str, mode: str) -> str:
             scale = b.where(mode, scale, 1.0)
         elif not np.all(training):
             scale = b.scalar(1.0, dy)
-    return b.mul(b.masked(mask, dy), scale)
+    return scale
