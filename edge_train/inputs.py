@@ -56,7 +56,11 @@ class InputSpec:
         if len(args) != len(self.names):
             return False
         for fed, dtype in zip(args, self._dtypes, strict=True):
-            if type(fed) is not np.ndarray or fed.dtype is not dtype or not fed.flags.c_contiguous:
+            if type(fed) is not np.ndarray or not fed.flags.c_contiguous:
+                return False
+            if (
+                fed.dtype is not dtype and fed.dtype != dtype
+            ):  # unpickled ones are not the same object
                 return False
         return tuple([fed.shape for fed in args]) in self._accepted
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -23,6 +21,7 @@ from edge_train.graph import ir, onnx_codec
 from edge_train.graph.constants import without_uniform_constants
 from edge_train.graph.order import memory_order
 from edge_train.kernels import native
+from edge_train.scratch import scratch_file
 
 #: a tensor that goes into or comes out of a graph
 Fed: TypeAlias = np.ndarray | onnxruntime.OrtValue
@@ -126,6 +125,8 @@ def executed_graph(model: ir.Model, rewrite: Rewrite | None = None) -> ir.Model:
     return onnx_codec.load(_optimized(data, options)) if running is None else running
 
 
+#: inputs of at most so many bytes are copied to memory that stays bound
+_COPIED = 1 << 15
 #: with fewer outputs there is no order to choose: evaluation
 _FEW_OUTPUTS = 3
 #: larger constants are not copied for the sake of the order
@@ -152,7 +153,12 @@ def running_graph(
     small = len(model.graph.outputs) < _FEW_OUTPUTS or constants > _MOST_CONSTANTS
     if rewrite is None and (asked or small):
         return None
-    optimized = onnx_codec.load(_optimized(data, options))
+    try:
+        optimized = onnx_codec.load(_optimized(data, options))
+    except Exception:
+        if rewrite is None:  # no place for a file, or a graph that cannot run in any order
+            return None
+        raise
     if rewrite is not None:
         optimized = rewrite(optimized)
     graph = without_uniform_constants(optimized.graph)
@@ -162,7 +168,7 @@ def running_graph(
 
 def _optimized(data: bytes, options: onnxruntime.SessionOptions) -> bytes:
     asked = options.optimized_model_filepath
-    with _scratch_file() as path:
+    with scratch_file() as path:
         options.optimized_model_filepath = path
         try:
             _session(data, options)
@@ -170,20 +176,6 @@ def _optimized(data: bytes, options: onnxruntime.SessionOptions) -> bytes:
             options.optimized_model_filepath = asked
         with open(path, "rb") as file:
             return file.read()
-
-
-@contextmanager
-def _scratch_file() -> Iterator[str]:
-    """A path to write to: in memory where the system has that, else in a temporary folder."""
-    if hasattr(os, "memfd_create") and os.path.exists("/proc/self/fd"):
-        handle = os.memfd_create("edge_train")
-        try:
-            yield f"/proc/self/fd/{handle}"
-        finally:
-            os.close(handle)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield os.path.join(folder, "graph.onnx")
 
 
 def _ordered_session(
@@ -279,6 +271,7 @@ class GraphRunner:
         self._inputs = {value.name for value in self._session.get_inputs()}
         self._outputs = [output.name for output in self._session.get_outputs()]
         self._memory: dict[str, np.ndarray] = {}
+        self._held: dict[str, np.ndarray] = {}  # copies of small inputs
         self._order: list[str] = []  # onnxruntime returns outputs in the order they were bound
 
     def reads(self, name: str) -> bool:
@@ -308,10 +301,14 @@ class GraphRunner:
         """
         binding = self._binding
         for name, value in feeds.items():
-            if isinstance(value, np.ndarray):
-                binding.bind_cpu_input(name, value)
-            else:
+            if not isinstance(value, np.ndarray):
+                self._held.pop(name, None)
                 binding.bind_ortvalue_input(name, value)
+            elif value.nbytes <= _COPIED:
+                self._copy(name, value)
+            else:
+                self._held.pop(name, None)
+                binding.bind_cpu_input(name, value)
         if len(self._memory) < len(self._outputs):
             self._release_outputs()
         try:
@@ -321,6 +318,15 @@ class GraphRunner:
             raise RunError(
                 f"onnxruntime failed in the {self._what} with inputs {shapes}: {_brief(error)}"
             ) from error
+
+    def _copy(self, name: str, value: np.ndarray) -> None:
+        """Feeds a small array through memory that stays bound: binding costs more than the copy."""
+        held = self._held.get(name)
+        if held is not None and held.shape == value.shape and held.dtype == value.dtype:
+            np.copyto(held, value)
+        else:
+            self._held[name] = held = value.copy()
+            self._binding.bind_cpu_input(name, held)
 
     def _release_outputs(self) -> None:
         """Lets onnxruntime allocate the outputs that are not bound: their sizes may change."""
