@@ -1,0 +1,13 @@
+"""Python of the Termux-like tree poses as Android's, after the modules that would ask bionic."""
+
+import ctypes
+import platform
+import subprocess
+import sys
+import sysconfig
+
+sys.platform = "android"
+sys.getandroidapilevel = lambda: 24
+platform.android_ver = lambda *_: platform.AndroidVer("14", 34, "", "", "", False)
+sysconfig.get_platform = lambda: "android-24-arm64_v8a"
+__all__ = ("ctypes", "subprocess")
