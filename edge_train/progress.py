@@ -141,7 +141,8 @@ class Progress:
             columns = os.get_terminal_size(self._stream.fileno()).columns
         except (OSError, ValueError, AttributeError):
             columns = 0
-        return (columns or 80) - 1  # some terminals wrap at the last column
+        # some terminals wrap at the last column, and Ctrl-C echoes its two letters behind the bar
+        return max((columns or 80) - 3, 1)
 
     def _write(self, text: str) -> None:
         text = _encodable(text, self._stream)

@@ -124,7 +124,7 @@ def test_a_bar_on_a_terminal_fits(columns: int) -> None:
     assert "15/30" in states[-1]
     assert "loss 2" in states[-1]
     assert ("rows/s" in states[-1]) == (width >= 60)
-    assert max(map(len, states)) < width
+    assert max(map(len, states)) <= width - 3  # room for the ^C of a terminal
     assert "evaluation: loss 0.2\r\n" in drawn
 
 

@@ -20,8 +20,6 @@ examples:
 exit codes: 0 written, 2 files that do not fit, or no place to write
 """
 _SOURCES = "a run file, a run's folder, a folder of artifacts, or a checkpoint"
-#: how generate_artifacts names what it adds to a model
-_OF_THE_LOSS = "onnx::"
 
 
 def add_parser(commands: Any) -> None:
@@ -56,6 +54,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from edge_train.graph.passes import evaluation_form
     from edge_train.graph.roles import accumulators
 
+    if not arguments.source.exists():
+        raise ValueError(f"there is no '{arguments.source}': give {_SOURCES}")
     checkpoint, eval_model, prediction = _found(arguments.source)
     eval_model = arguments.eval or eval_model
     if not eval_model.is_file():
@@ -100,6 +100,8 @@ def _checkpoint(source: Path) -> Path:
     """The checkpoint itself, the one among artifacts, or the best of a run."""
     from edge_train.training.run_folder import weights_in
 
+    if source.suffix == ".onnx":
+        raise ValueError(f"'{source}' is a model: give {_SOURCES}")
     if not source.is_dir() or any(source.glob("*.pbseq")):
         return source
     inside = source / "checkpoint"
@@ -119,15 +121,4 @@ def _default_outputs(model: Any, parameters: set[str]) -> list[str]:
             f"nothing in the eval model says what the prediction is; name it with --output; the "
             f"last tensors are {', '.join(last)}"
         )
-    return [_before_the_loss(model, found.prediction)]
-
-
-def _before_the_loss(model: Any, name: str) -> str:
-    """The model's own tensor: a loss may begin with a Sigmoid or a Log (names onnx::...)."""
-    producers = model.graph.producers()
-    while name.startswith(_OF_THE_LOSS) and name in producers:
-        made = [n for n in producers[name].inputs if n in producers]
-        if len(made) != 1:
-            break
-        name = made[0]
-    return name
+    return [found.prediction]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,8 @@ from edge_train.graph.passes import outer_reads
 from edge_train.graph.shapes import Shapes
 
 _SHAPELESS = frozenset(("Shape", "Size"))
+#: how generate_artifacts names what it adds to a model: onnx::sigmoid_output::12
+_OF_THE_LOSS = re.compile(r"onnx::.+::\d+")
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ def judged(model: ir.Model, parameters: Collection[str]) -> Judged | None:
     """The prediction is what the loss meets the last user input with; None where nothing does.
 
     The first node that reads something made of the target alone, and something made of a parameter.
+    What the loss itself makes of the model's tensor before (a Sigmoid, a Log) is walked back.
     """
     graph = model.graph
     users = [value.name for value in graph.inputs if value.name not in parameters]
@@ -35,7 +39,7 @@ def judged(model: ir.Model, parameters: Collection[str]) -> Judged | None:
         reads = [name for name in node.inputs if name]
         models = [name for name in reads if name in learned and name not in parameters]
         if models and given.intersection(reads):
-            return Judged(models[0], users[-1])
+            return Judged(_before_the_loss(graph, models[0]), users[-1])
         if node.op_type in _SHAPELESS:
             continue
         if learned & outer_reads(node):
@@ -43,6 +47,17 @@ def judged(model: ir.Model, parameters: Collection[str]) -> Judged | None:
         elif given.intersection(reads):
             given.update(filter(None, node.outputs))
     return None
+
+
+def _before_the_loss(graph: ir.Graph, name: str) -> str:
+    """The model's own tensor that the loss made ``name`` of."""
+    producers = graph.producers()
+    while _OF_THE_LOSS.fullmatch(name) and name in producers:
+        made = [n for n in producers[name].inputs if n in producers]
+        if len(made) != 1:
+            break
+        name = made[0]
+    return name
 
 
 def giving(model: ir.Model, name: str) -> ir.Model:

@@ -86,7 +86,9 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     nominal = ZOO["mlp_MSELoss"].nominal_checkpoint
     for words, said in (
         ((tmp_path,), "no whole state of a run"),
-        ((tmp_path / "none", "--eval", case.eval_model), "none"),
+        ((tmp_path / "none",), "there is no"),
+        ((tmp_path / "none", "--eval", case.eval_model), "there is no"),
+        ((case.training_model,), "is a model: give a run file"),
         ((case.checkpoint, "--eval", tmp_path / "none"), "--eval"),
         ((nominal, "--eval", ZOO["mlp_MSELoss"].eval_model), "nominal"),
         ((case.checkpoint, "--output", "nowhere"), "nowhere"),
