@@ -21,6 +21,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 # what a file system without fsync of folders answers (FUSE, Android's shared storage)
+# what a write answers for want of room or leave: no file's name goes with it
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF)
 
 
@@ -30,14 +32,19 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     An exception in the block (or on the way to the disk) leaves ``path`` as it was and removes the
     temporary file. A missing folder is created, a symbolic link is followed, the permissions of
-    an existing file are kept. Raises IsADirectoryError for a folder and OSError from the disk.
+    an existing file are kept. Raises IsADirectoryError for a folder and OSError from the disk,
+    with ``path`` as its file name.
     """
     target = os.path.realpath(os.fspath(path))
     if os.path.isdir(target):
         raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file name", target)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     remove_abandoned(os.path.dirname(target), glob.escape(os.path.basename(target)))
-    temporary, file = _create(target)
+    try:
+        temporary, file = _create(target)
+    except OSError as error:
+        error.filename = target
+        raise
     try:
         with file:
             yield file
@@ -49,9 +56,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 os.replace(temporary, target)
         if fcntl is None:
             os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
+            error.filename = target
         raise
     sync_folder(os.path.dirname(target))
 

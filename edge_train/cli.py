@@ -16,7 +16,7 @@ from pathlib import Path
 from edge_train import __version__
 from edge_train.commands import artifacts, convert, doctor, estimate, export, inspect, report, train
 from edge_train.commands import eval as evaluate
-from edge_train.errors import EdgeTrainError
+from edge_train.errors import EdgeTrainError, MemoryBudgetExceeded
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,6 +75,17 @@ def _to_nominal(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _told(error: Exception) -> str:
+    """One line, but for the table of a memory budget."""
+    if isinstance(error, MemoryBudgetExceeded):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"'{error.filename}': {error.strerror}"
+    hint = "; edge-train doctor says what is missing here"
+    more = hint if isinstance(error, ModuleNotFoundError) else ""
+    return f"{' '.join(str(error).split())}{more}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. Errors become one line on stderr."""
     arguments = _parser().parse_args(argv)
@@ -87,9 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
     except (EdgeTrainError, OSError, ValueError, ImportError) as error:
-        hint = "; edge-train doctor says what is missing here"
-        more = hint if isinstance(error, ModuleNotFoundError) else ""
-        print(f"edge-train: {' '.join(str(error).split())}{more}", file=sys.stderr)
+        print(f"edge-train: {_told(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("edge-train: stopped", file=sys.stderr)

@@ -48,8 +48,9 @@ def test_an_error_of_the_disk_leaves_the_old_file(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, step, fail)
-    with pytest.raises(OSError, match="No space"), atomic.replacing(target) as file:
+    with pytest.raises(OSError, match="No space") as caught, atomic.replacing(target) as file:
         file.write(b"new")
+    assert caught.value.filename == str(target)
     assert target.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
 

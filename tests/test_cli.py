@@ -97,7 +97,9 @@ def test_wrong_words(words: list[str], said: str, capsys: pytest.CaptureFixture[
     ("raised", "code", "said"),
     [
         (ArtifactError("several:\n  one\n  two"), 2, "edge-train: several: one two\n"),
-        (PermissionError(13, "Permission denied", "/x"), 2, "Permission denied: '/x'\n"),
+        (PermissionError(13, "Permission denied", "/x"), 2, "'/x': Permission denied\n"),
+        (OSError(28, "No space left on device"), 2, "edge-train: No space left on device\n"),
+        (FileNotFoundError("no 'x'"), 2, "edge-train: no 'x'\n"),
         (ImportError("Numba is not installed"), 2, "edge-train: Numba is not installed\n"),
         (KeyboardInterrupt(), 130, "edge-train: stopped\n"),
     ],

@@ -114,7 +114,8 @@ def _check_same(opened: Sequence[Checkpoint], labels: Sequence[str]) -> None:
             if one != two:
                 problems.append(f"'{name}' is {one}; in {label} it is {two}")
     if problems:
-        listed = "\n  ".join(problems)
+        more = [f"{len(problems) - 8} more"] if len(problems) > 8 else []
+        listed = "\n  ".join([*problems[:8], *more])
         raise CheckpointError(
             f"the checkpoints are not of one model ({len(problems)} differences to {labels[0]}):\n"
             f"  {listed}"

@@ -11,7 +11,7 @@ import numpy as np
 from edge_train.checkpoint.format import Checkpoint, Group
 from edge_train.checkpoint.source import Readable
 from edge_train.checkpoint.tensor import Tensor
-from edge_train.convert import intake
+from edge_train.convert import intake, private
 from edge_train.convert.foreign import described
 from edge_train.convert.lazy import BLOCK, Array, Elements
 
@@ -56,6 +56,8 @@ class Comparison:
 def compare(a: Readable, b: Readable, tolerance: float = 0.0) -> Comparison:
     """Compare values element by element, in blocks; differences <= ``tolerance`` do not count.
 
+    Nor does a Trainer's record of its run (seconds, losses, position): two runs that came to the
+    same weights, moments and rate are equal.
     Two NaNs are equal. Of nominal checkpoints names alone are compared. ValueError for a tolerance
     below 0; raises what ``intake.opened`` raises.
     """
@@ -64,7 +66,7 @@ def compare(a: Readable, b: Readable, tolerance: float = 0.0) -> Comparison:
     with intake.opened(a) as left, intake.opened(b) as right:
         ours, theirs = _everything(left), _everything(right)
         names = [name for name in ours if name in theirs]
-        other = list(_other(left, right))
+        other = list(_other(private.outside_a_run(left), private.outside_a_run(right)))
         values: list[Difference] = []
         for name in names if left.is_nominal == right.is_nominal else ():
             x, y = ours[name], theirs[name]

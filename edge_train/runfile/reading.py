@@ -52,6 +52,8 @@ def read(path: Path | None, overrides: Sequence[tuple[str, Any]] = ()) -> Option
 
 
 def _table(path: Path) -> dict[str, Any]:
+    if path.is_dir():
+        raise RunFileError(f"'{path}' is a folder, expected a run file (RUN.toml)")
     try:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError as error:

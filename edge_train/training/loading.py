@@ -97,7 +97,10 @@ def _eval_model(
     if path is None or not wanted.compares:
         return None, path
     model = onnx_codec.load(path)
-    found = judged(model, {name for name, _ in state.parameters})
+    names = {name for name, _ in state.parameters}
+    if names.isdisjoint(value.name for value in model.graph.inputs):
+        return None, path  # weights of another model: Module says so
+    found = judged(model, names)
     if wanted.prediction or wanted.target:
         users = [v.name for v in model.graph.inputs if v.name not in state.parameters]
         target = wanted.target or users[-1]

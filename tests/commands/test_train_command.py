@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.runs import final_weights, finish, run_file, same, start
+from support.zoo import ZOO
 
 from edge_train.cli import main
 from edge_train.training.run_folder import states_in
@@ -149,7 +150,33 @@ def test_a_run_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[s
         path.write_text(text)
         assert main(["train", str(path)]) == 2
         assert said in capsys.readouterr().err
-    assert main(["train", str(tmp_path / "missing.toml")]) == 2
+    for place, said in (("missing.toml", "No such file or directory"), ("", "is a folder")):
+        assert main(["train", str(tmp_path / place)]) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert f"'{tmp_path / place}'" in err
+        assert "Errno" not in err
+
+
+def test_a_budget_that_is_too_small_is_refused_with_its_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(run_file(tmp_path))
+    assert main(["train", path, "--memory-budget", "3MB"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("edge-train: training does not fit into 3.0 MB")
+    assert any(line.startswith("  activations ") for line in lines)
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_of_another_model_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = ZOO["mlp_MSELoss"].checkpoint
+    assert main(["eval", str(run_file(tmp_path)), "--weights", str(other)]) == 2
+    err = capsys.readouterr().err
+    assert "the checkpoint does not belong to the training graph" in err
+    assert "conv1" in err
 
 
 def test_every_option_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

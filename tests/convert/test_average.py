@@ -177,6 +177,12 @@ def test_checkpoints_of_other_models(tmp_path: Path) -> None:
         "'more' is missing; in",
     ):
         assert part in text
+    with pytest.raises(CheckpointError, match="differences to") as caught:
+        average(
+            [MLP.checkpoint, ZOO["transformer_LNop_3out_opset17"].checkpoint], tmp_path / "mean"
+        )
+    assert str(caught.value).count("\n") == 9
+    assert str(caught.value).endswith(" more")
     with pytest.raises(NominalStateError, match="an average needs data"):
         average([MLP.checkpoint, MLP.nominal_checkpoint], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()

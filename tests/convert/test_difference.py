@@ -11,6 +11,7 @@ import pytest
 from support.states import ALL_CASES, rich, save, save_arrays, trained
 from support.zoo import ZOO, Artifacts
 
+from edge_train.checkpoint.state import CheckpointState
 from edge_train.convert.difference import Comparison, compare
 from edge_train.errors import CheckpointCorrupt
 
@@ -126,3 +127,18 @@ def test_a_damaged_file(tmp_path: Path) -> None:
         compare(MLP.checkpoint, MLP.checkpoint.read_bytes()[:-40])
     with pytest.raises(FileNotFoundError):
         compare(MLP.checkpoint, tmp_path / "no")
+
+
+def test_the_record_of_a_run_is_no_difference(tmp_path: Path) -> None:
+    """Two runs to the same weights took other seconds."""
+    paths = []
+    for seconds in ("1.5", "2.5"):
+        state = CheckpointState.load_checkpoint(MLP.checkpoint)
+        state.private["edge_train.run"] = f'{{"seconds": {seconds}}}'
+        state.private["edge_train.digest"] = seconds
+        state.private["edge_train.learning_rate"] = "0.25"
+        paths.append(tmp_path / seconds)
+        CheckpointState.save_checkpoint(state, paths[-1])
+    assert compare(*paths).equal
+    (rate,) = compare(paths[0], MLP.checkpoint).other
+    assert rate == "property 'edge_train.learning_rate' is '0.25' in a, missing in b"
