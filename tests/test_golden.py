@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from support.training import GRADIENT, LOSS, golden_step, module_of, session_of, set_parameters
 from support.zoo import DETERMINISTIC, SEIZURE, ZOO, ZOO_MODELS
 
 ULP = float(np.finfo(np.float32).eps)
+# onnxruntime's 32-bit ARM code has no fused multiply-add: free steps drift more (2.6e-5 seen)
+DRIFT = 2e-5 if sys.maxsize > 2**32 else 5e-5
 
 
 @pytest.mark.parametrize("name", DETERMINISTIC)
@@ -82,9 +86,9 @@ def test_seizure_twenty_steps() -> None:
     for step, wanted in enumerate(SEIZURE.losses):
         module.lazy_reset_grad()
         loss = float(module(**SEIZURE.feed))
-        # a loss near 0 is the logarithm of a sum near 1, each step's gradient what is left of 1 - p:
+        # a loss near 0 is the logarithm of a sum near 1, its gradient what is left of 1 - p:
         # either is known to an ulp of 1, and the steps add up
-        assert loss == pytest.approx(float(wanted), rel=2e-5, abs=4 * ULP), step
+        assert loss == pytest.approx(float(wanted), rel=DRIFT, abs=4 * ULP), step
         if step == 0:
             from support.training import gradient_errors
 

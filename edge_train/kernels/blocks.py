@@ -15,6 +15,7 @@ import numpy as np
 from edge_train.kernels import reference
 from edge_train.kernels.contract import AdamWScalars, LionScalars, MomentumScalars, Steps
 from edge_train.kernels.packed import Floats
+from edge_train.kernels.square_root import sqrt
 
 BLOCK = 65536  # elements
 
@@ -67,7 +68,7 @@ class _Blocks:
         t, bottom = self._scratch.take(p.size)
         self._decay(p, s)
         np.divide(v, s.correction2, out=bottom)
-        np.sqrt(bottom, out=bottom)
+        sqrt(bottom, out=bottom)
         np.add(bottom, s.eps, out=bottom)
         np.multiply(bottom, s.correction1, out=bottom)
         np.multiply(m, s.rate, out=t)
@@ -76,7 +77,7 @@ class _Blocks:
 
     def _update_mode1(self, p: Floats, m: Floats, v: Floats, s: AdamWScalars) -> None:
         t, bottom = self._scratch.take(p.size)
-        np.sqrt(v, out=bottom)
+        sqrt(v, out=bottom)
         np.add(bottom, s.eps, out=bottom)
         np.multiply(m, s.rate, out=t)
         np.divide(t, bottom, out=t)

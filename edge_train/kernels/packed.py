@@ -29,6 +29,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_train.kernels.square_root import sqrt
+
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
 
@@ -125,7 +127,7 @@ class Packed:
 
     def encode(self, at: slice, m: Floats, v: Floats) -> None:
         """Stores m and v (flat) of a part, rounded to nearest; exact for what decode returned."""
-        root: Floats = np.sqrt(v)
+        root: Floats = sqrt(v)
         ratio: Floats = m / (root + np.float32(TINY))
         half = np.int32(1 << (ROOT_SHIFT - 1))
         self.store(at, ratio * np.float32(_STEADY), ratio, root, np.float32(0), half)

@@ -15,6 +15,7 @@ from edge_train.kernels.contract import (
     Steps,
 )
 from edge_train.kernels.packed import ROOT_REST, STRIDE, TINY, Floats, Packed
+from edge_train.kernels.square_root import sqrt
 
 # NaN and overflow are answered by all_finite and the caller, not by NumPy's warnings.
 _quiet = np.errstate(all="ignore")
@@ -35,10 +36,10 @@ def adamw(
     moment0[...] = s.beta1 * moment0 + s.rest1 * gradients
     moment1[...] = s.beta2 * moment1 + s.rest2 * gradients * gradients
     if s.mode == 0:
-        bottom = s.correction1 * (np.sqrt(moment1 / s.correction2) + s.eps)
+        bottom = s.correction1 * (sqrt(moment1 / s.correction2) + s.eps)
         weights[...] = weights - s.rate * moment0 / bottom
     else:
-        weights[...] = weights - s.rate * moment0 / (np.sqrt(moment1) + s.eps)
+        weights[...] = weights - s.rate * moment0 / (sqrt(moment1) + s.eps)
     if s.mode == 1 and s.decay:
         weights[...] = weights - s.decay * weights
 
@@ -55,7 +56,7 @@ def adamw8(
     ratio, root = moments._decode(at)
     g, w = gradients, weights
     m = s.beta1 * (ratio * (root + tiny)) + s.rest1 * g
-    root = np.sqrt(s.beta2 * (root * root) + s.rest2 * g * g)
+    root = sqrt(s.beta2 * (root * root) + s.rest2 * g * g)
     quotient = m / ((root + s.eps) * (root + tiny))
     w = w - s.before * w
     w = w - s.rate * (quotient * (root + tiny))

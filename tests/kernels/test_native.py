@@ -29,6 +29,8 @@ def test_every_way_to_load_gives_the_same_bits(
 ) -> None:
     if without_cffi:
         monkeypatch.setitem(sys.modules, "cffi", None)
+    else:
+        pytest.importorskip("cffi", reason="cffi is not installed: ctypes alone is tested")
     loaded = native.load(library, native._variant() if variant == "best" else variant)
     # a library of ctypes has a handle, one of cffi has none
     assert hasattr(loaded.loaded, "_handle") == without_cffi
