@@ -25,7 +25,15 @@ from edge_train.graph.passes import evaluation_form
 from edge_train.graph.roles import Roles
 from edge_train.inputs import as_array, as_ortvalue
 from edge_train.parameter_buffers import ParameterBuffers
-from edge_train.placement import check_parameters, layout_of, make_room, move_in, place, release
+from edge_train.placement import (
+    check_parameters,
+    check_trainable_types,
+    layout_of,
+    make_room,
+    move_in,
+    place,
+    release,
+)
 from edge_train.program import Program, TrainingProgram
 from edge_train.session import Fed
 
@@ -293,7 +301,8 @@ def _chosen_part(
 ) -> tuple[ir.Model, tuple[str, ...] | None]:
     """The graph for the chosen parameters, and which these are: None for all there are."""
     roles = Roles.of(model.graph, {name for name, _ in state.parameters})
-    _check_trains(roles)
+    _check_trains(model, roles)
+    check_trainable_types(roles)
     check_parameters("training graph", roles, state)
     patterns = state.chosen if trainable is None else trainable
     if patterns is None:
@@ -312,12 +321,17 @@ def _training_program(fuse_optimizer: bool) -> type[TrainingProgram]:
     return FusedTraining if fuse_optimizer else TrainingProgram
 
 
-def _check_trains(roles: Roles) -> None:
-    if not roles.trainable:
-        raise ArtifactError(
-            "the training graph makes no gradients (it has no InPlaceAccumulatorV2 node); pass "
-            "training_model.onnx, not the eval or forward model"
-        )
+def _check_trains(model: ir.Model, roles: Roles) -> None:
+    if roles.trainable:
+        return
+    steps = [
+        n.op_type for n in model.graph.nodes if n.op_type.endswith(("Optimizer", "OptimizerV2"))
+    ]
+    kind = f"the optimizer model (it has {steps[0]})" if steps else "the eval or forward model"
+    raise ArtifactError(
+        "the training graph makes no gradients (it has no InPlaceAccumulatorV2 node); pass "
+        f"training_model.onnx, not {kind}"
+    )
 
 
 def _check_evaluates(model: ir.Model) -> None:
