@@ -128,6 +128,13 @@ def _checked_ortvalue(
     return fed
 
 
+def check_shapes(values: Sequence[ir.Value], feeds: Mapping[str, np.ndarray]) -> None:
+    """ShapeMismatch, ValueError where an array cannot be fed to the input of its name."""
+    symbols: dict[str, tuple[str, int]] = {}
+    for value in values:
+        _check_shape(value, feeds[value.name].shape, symbols)
+
+
 def _check_shape(
     value: ir.Value, shape: tuple[int, ...], symbols: dict[str, tuple[str, int]]
 ) -> None:

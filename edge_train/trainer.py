@@ -28,7 +28,7 @@ from edge_train.training.checks import (
     teller,
     training_inputs,
 )
-from edge_train.training.evaluation import LOSS, Evaluator
+from edge_train.training.evaluation import LOSS, Evaluator, watched
 from edge_train.training.feeds import Feeder
 from edge_train.training.keeper import Keeper
 from edge_train.training.loading import Wanted, load
@@ -65,7 +65,8 @@ class Trainer:
 
     Judging: ``evaluation`` is data like ``data``; the loss and ``metrics`` are taken on it every
     ``evaluate_every`` steps (None: after each epoch) and at the end. ``best`` names the metric that
-    chooses the best weights and that the schedule watches. ``judged`` says which output of the
+    chooses the best weights and that the schedule watches: the first of ``metrics`` unless it is
+    said, the loss without any. ``judged`` says which output of the
     eval graph metrics compare with which input.
 
     Keeping: with a ``folder``, the state is saved every ``save_every`` seconds and at a stop, and a
@@ -97,7 +98,7 @@ class Trainer:
         evaluation: Any = None,
         metrics: Sequence[str | UserMetric] = (),
         evaluate_every: int | None = None,
-        best: str = LOSS,
+        best: str | None = None,
         judged: Judged | None = None,
         folder: str | os.PathLike[str] | None = None,
         save_every: float = 300.0,
@@ -110,7 +111,7 @@ class Trainer:
     ) -> None:
         self.module, self.optimizer = module, optimizer
         self.governor, self._own_governor = governor or Governor(), governor is None
-        self._goal = goal(epochs, steps, evaluate_every, best, max_skipped)
+        self._goal = goal(epochs, steps, evaluate_every, watched(best, metrics), max_skipped)
         self._feeder = Feeder(training_inputs(module), inputs or {}, scale or {}, micro_batch)
         size = check_count("batch_size", batch_size, 1)
         self._reader = Reader(

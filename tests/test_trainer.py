@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from support.digits import digits, trainer, weights
+from support.digits import ARTIFACTS, digits, trainer, weights
 
-from edge_train.errors import CheckpointError
+from edge_train.errors import CheckpointError, ShapeMismatch
 from edge_train.progress import StepRecord
 from edge_train.schedules import cosine, plateau
 from edge_train.trainer import StopReason, Trainer
@@ -95,3 +96,47 @@ def test_another_schedule_is_refused(tmp_path: Path) -> None:
 def test_how_long_must_be_said() -> None:
     with pytest.raises(ValueError, match="pass epochs or steps"):
         trainer()
+
+
+def judged_trainer(folder: Path, **options: Any) -> Trainer:
+    training, test = digits()
+    return Trainer.from_artifacts(
+        ARTIFACTS,
+        (training.x[:320], training.labels[:320]),
+        evaluation=(test.x[:96], test.labels[:96]),
+        schedule=0.01,
+        folder=folder,
+        **options,
+    )
+
+
+def test_the_first_metric_chooses_the_best_weights(tmp_path: Path) -> None:
+    for metrics, best, expected in (
+        (["accuracy", "f1"], None, "accuracy"),
+        (["accuracy", "f1"], "loss", "loss"),
+        ([], None, "loss"),
+    ):
+        folder = tmp_path / f"{expected}{len(metrics)}"
+        result = judged_trainer(folder, epochs=1, metrics=metrics, best=best).run()
+        assert result.best is not None
+        assert (result.best.metric, result.best.value) == (expected, result.metrics[expected])
+
+
+def test_a_metric_watched_anew_is_not_measured_by_the_one_before(tmp_path: Path) -> None:
+    """A loss of 2.2 is more than any accuracy will be."""
+    first = judged_trainer(tmp_path, steps=2, metrics=["accuracy"], best="loss").run()
+    assert first.best is not None
+    assert first.best.value > 1
+    result = judged_trainer(tmp_path, epochs=2, metrics=["accuracy"]).run()
+    assert result.best is not None
+    assert (result.best.metric, result.best.step > 2) == ("accuracy", True)
+
+
+def test_data_of_another_shape_is_refused_before_the_folder_is_made(tmp_path: Path) -> None:
+    training, test = digits()
+    narrow = (training.x[:64, :, :4], training.labels[:64])
+    with pytest.raises(ShapeMismatch, match="'pixels': expected shape"):
+        trainer(data=narrow, steps=1, folder=tmp_path / "run")
+    with pytest.raises(ShapeMismatch, match="'pixels': expected shape"):
+        trainer(steps=1, folder=tmp_path / "run", evaluation=(test.x[:, :, 1:], test.labels))
+    assert not (tmp_path / "run").exists()

@@ -61,7 +61,7 @@ _FLAGS = (
     ("--schedule", "schedule.kind", "constant, linear, cosine, one_cycle, step, plateau"),
     ("--rate", "schedule.rate", "the learning rate"),
     ("--metrics", "evaluation.metrics", "comma-separated: accuracy, top5, f1, mae, rmse"),
-    ("--best", "evaluation.best", "the metric that chooses the best weights (loss)"),
+    ("--best", "evaluation.best", "the metric that chooses the best weights (the first)"),
     ("--save-every", "saving.every", "seconds between two saves"),
     ("--memory-budget", "memory.budget", "like 200MB"),
     ("--show", "progress.show", "auto, bar, lines or none"),
@@ -155,6 +155,8 @@ def _run(arguments: argparse.Namespace) -> int:
     options = read(arguments.file, overrides(arguments))
     trainer = trainer_of(options, fresh=arguments.fresh)
     with shown(trainer):
+        if options.folder is None:
+            trainer.tell("note", text="nothing is kept of this run: it has no folder (--folder)")
         result = trainer.run()
     for line in _summary(result):
         print(line)
@@ -191,8 +193,8 @@ def _summary(result: Result) -> Iterator[str]:
     rows.append(("peak memory", f"{result.peak_memory / 2**20:.0f} MB"))
     if result.failed_save:
         rows.append(("NOT SAVED", result.failed_save))
-    if result.saved is not None:
-        rows.append(("state", str(result.saved)))
+    if result.saved is not None or not result.failed_save:
+        rows.append(("state", str(result.saved or "none: the run has no folder")))
     if result.reason.resumable:
         command = "edge-train " + shlex.join(a for a in sys.argv[1:] if a != "--fresh")
         rows.append(("to go on", command if result.saved else "no run folder: it starts over"))

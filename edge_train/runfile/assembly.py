@@ -24,7 +24,7 @@ from edge_train.runfile.options import Data, Options, Rate, Training
 from edge_train.runfile.reading import RunFileError
 from edge_train.schedules import Schedule
 from edge_train.trainer import Trainer
-from edge_train.training.evaluation import Evaluator
+from edge_train.training.evaluation import LOSS, Evaluator
 from edge_train.training.feeds import Feeder
 from edge_train.training.loading import Loaded, Wanted, load
 from edge_train.training.order import Reader
@@ -39,6 +39,11 @@ def trainer_of(options: Options, *, fresh: bool = False) -> Trainer:
     loaded = loaded_of(options)
     training, judging = options.training, options.evaluation
     held, kept = sources(options, loaded.module)
+    if held is None and (judging.metrics or judging.best not in (None, LOSS)):
+        key = "metrics" if judging.metrics else "best"
+        raise RunFileError(
+            f"evaluation.{key}: there is nothing to evaluate on; give data.evaluation or data.split"
+        )
     return Trainer(
         loaded.module,
         loaded.optimizer,
@@ -54,7 +59,7 @@ def trainer_of(options: Options, *, fresh: bool = False) -> Trainer:
         inputs=options.data.inputs,
         scale=options.data.scale,
         evaluation=held,
-        metrics=judging.metrics if held is not None else (),
+        metrics=judging.metrics,
         evaluate_every=judging.every,
         best=judging.best,
         judged=loaded.judged,

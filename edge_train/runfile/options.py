@@ -61,6 +61,12 @@ class Training:
     threads: int | None = option(None, "for onnxruntime and the kernels (CPUs allowed, at most 4)")
     nice: int = option(0, "added to the process's nice level, 0 to 19")
 
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads: expected 1 or more, got {self.threads}")
+        if not 0 <= self.nice <= 19:
+            raise ValueError(f"nice: expected 0 to 19, got {self.nice}")
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -103,7 +109,9 @@ class Judging:
 
     every: int | None = option(None, "steps between two evaluations (after each epoch)")
     metrics: tuple[str, ...] = option((), "accuracy, top5, f1, mae, rmse")
-    best: str = option("loss", "the metric that chooses the best weights, and that schedules watch")
+    best: str | None = option(
+        None, "the metric that chooses the best weights and that schedules watch (the first)"
+    )
     prediction: str | None = option(
         None, "the eval graph's tensor that is judged (found by itself)"
     )

@@ -10,6 +10,7 @@ import numpy as np
 from edge_train.data.sources import Batches
 from edge_train.errors import DataError
 from edge_train.graph import ir
+from edge_train.inputs import check_shapes
 from edge_train.module import Module
 from edge_train.scheduler import check_count
 from edge_train.training.feeds import Feeder
@@ -75,7 +76,8 @@ def check_fits(feeder: Feeder, reader: Reader) -> None:
         raise DataError(
             f"the data has {len(reader.source)} rows, too few for one batch of {reader.batch_size}"
         )
-    feeder.feed(reader.source.take(np.zeros(1, np.int64)))
+    rows = np.zeros(feeder.fixed_rows or 1, np.int64)
+    check_shapes(feeder.inputs, feeder.feed(reader.source.take(rows)))
 
 
 def check_repeats(data: Any, what: str, times: int | None) -> None:

@@ -18,6 +18,13 @@ from edge_train.training.predictions import Judged
 LOSS = "loss"
 
 
+def watched(best: str | None, metrics: Sequence[str | UserMetric]) -> str:
+    """The name of the metric that chooses the best weights: ``best``, else the first, else loss."""
+    if best is not None:
+        return best
+    return next((metric.name for metric in make(metrics)), LOSS)
+
+
 @dataclass(frozen=True)
 class Evaluator:
     """Evaluates ``module`` on the batches of ``reader``; ``judged`` is what the metrics compare."""

@@ -182,6 +182,16 @@ def _reshaped(value: ir.Value, array: Array) -> Array:
     return array.reshape(len(array), *known) if math.prod(known) == row else array
 
 
+def holes(feeds: Mapping[str, Array]) -> str:
+    """Words on the inputs that hold a NaN or infinity themselves; none where none does."""
+    bad = {
+        name: int((~np.isfinite(array)).sum())
+        for name, array in feeds.items()
+        if array.dtype.kind == "f" and not np.isfinite(array).all()
+    }
+    return "".join(f"; the data of '{name}' has {count} such" for name, count in bad.items())
+
+
 def _near(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean '{close[0]}'?" if close else f"; it has {known}"

@@ -16,7 +16,7 @@ from edge_train.progress import StepRecord
 from edge_train.schedules import Schedule
 from edge_train.training.accumulation import run_batch
 from edge_train.training.evaluation import LOSS, Evaluator
-from edge_train.training.feeds import Feeder
+from edge_train.training.feeds import Feeder, holes
 from edge_train.training.keeper import Keeper
 from edge_train.training.order import Position, Reader
 from edge_train.training.process import resident_bytes
@@ -69,6 +69,8 @@ class Loop:
         self.module.train()
         before = self.run
         reason = self._ended_before() or self._steps()
+        if reason is StopReason.COMPLETED and 0 < self.run.step == self.run.skipped:
+            reason, self.detail = StopReason.FAILED, _never_finite(self.run.step)
         is_news = self.run.step != before.step or not before.finished
         if reason.finished and is_news and self.run.evaluated != self.run.step:
             self._evaluate(regular=self._is_at_epochs_end())
@@ -123,6 +125,9 @@ class Loop:
         lr = self.optimizer.get_learning_rate()
         loss = self._batch(feeds)
         made = self.optimizer.step()
+        if not made and not self.run.skipped and self.progress is not None:
+            text = f"step {step + 1}, its loss or a gradient is no finite number{holes(feeds)}"
+            self.progress.event("skipped", step=step + 1, text=text)
         seconds = time.perf_counter() - start
         self._count(loss, made, epoch, after, seconds)
         rows = self.feeder.rows(feeds)
@@ -162,11 +167,7 @@ class Loop:
         asked = [self._called(callback, record) for callback in self.callbacks]
         reason = next((answer for answer in asked if answer is not None), None)
         if reason is None and self.run.skipped_in_a_row >= self.goal.max_skipped:
-            self.detail = (
-                f"{self.run.skipped_in_a_row} steps in a row had a NaN or infinite loss or "
-                "gradient; the weights are those before them. Lower the rate, clip gradients, look "
-                "at the data"
-            )
+            self.detail = _never_finite(self.run.skipped_in_a_row)
             return StopReason.FAILED
         every = self.goal.evaluate_every
         if reason is None and every and self.run.step % every == 0:
@@ -197,7 +198,7 @@ class Loop:
         self.run = replace(run, metrics=found)
         if regular:
             self.run = replace(self.run, evaluated=run.step, loss_sum=0.0, loss_count=0)
-        if self.evaluator is not None and _is_better(value, run.best, larger):
+        if self.evaluator is not None and _is_better(value, run.best, self.goal.best, larger):
             self.run = replace(self.run, best=Best(self.goal.best, value, run.step))
             self.keeper.save_best(self.run)
         if self.progress is not None and self.evaluator is not None:
@@ -209,7 +210,14 @@ class Loop:
         return self.schedule.observe(value, larger)
 
 
-def _is_better(value: float, best: Best | None, larger: bool) -> bool:
-    if best is None:
+def _never_finite(steps: int) -> str:
+    return (
+        f"{steps} steps in a row had a NaN or infinite loss or gradient; the weights are those "
+        "before them. Lower the rate, clip gradients, look at the data"
+    )
+
+
+def _is_better(value: float, best: Best | None, metric: str, larger: bool) -> bool:
+    if best is None or best.metric != metric:  # another one was watched before a resume
         return math.isfinite(value)
     return value > best.value if larger else value < best.value

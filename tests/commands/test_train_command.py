@@ -96,8 +96,14 @@ def test_without_a_run_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     data = text.split("train = '")[1].split("'")[0]
     words = ["train", "--artifacts", artifacts, "--data", data, "--steps", "3", "--rate", "0.01"]
     words += ["--set", "data.inputs.pixels=images", "--set", "data.inputs.labels=labels"]
-    assert main([*words, "--show", "none"]) == 0
-    assert "ended  completed" in capsys.readouterr().out
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert "ended  completed" in out
+    assert "note: nothing is kept of this run: it has no folder (--folder)" in err
+    assert "state  none: the run has no folder" in out
+    for more, key in ((["--metrics", "accuracy"], "metrics"), (["--best", "accuracy"], "best")):
+        assert main([*words, *more]) == 2
+        assert f"evaluation.{key}: there is nothing to evaluate on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -124,6 +130,8 @@ def test_without_a_run_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["--set", "optimizer.momentum=0.9"], "optimizer.momentum: the AdamW"),
         (["--set", "data.split=0.5"], "data.split: evaluation has data of its own"),
         (["--set", "progress.show=loud"], "progress.show: expected one of"),
+        (["--set", "training.threads=0"], "training.threads: expected 1 or more, got 0"),
+        (["--set", "training.nice=-5"], "training.nice: expected 0 to 19, got -5"),
     ],
 )
 def test_a_mistake_is_named_by_its_key_and_harms_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from support.zoo import ZOO, Case
 
 from edge_train.api import CheckpointState, Module, Optimizer
 from edge_train.data.sources import ArrayRows, Batches
+from edge_train.progress import Progress
 from edge_train.trainer import StopReason, Trainer
 
 CASES = [
@@ -127,3 +129,18 @@ def test_nan_after_nan_ends_the_run() -> None:
     assert result.reason is StopReason.FAILED
     assert result.steps == 7
     assert "7 steps in a row" in result.detail
+
+
+def test_a_run_without_one_update_has_failed() -> None:
+    result = trainer(data=_Poisoned(set(range(99))), steps=5).run()
+    assert (result.reason, result.steps, result.skipped) == (StopReason.FAILED, 5, 5)
+    assert "5 steps in a row" in result.detail
+
+
+def test_the_first_dropped_step_tells_what_its_data_holds() -> None:
+    log = io.StringIO()
+    result = trainer(data=_Poisoned({1, 3}), steps=5, progress=Progress(stream=log)).run()
+    assert (result.reason, result.skipped) == (StopReason.COMPLETED, 2)
+    (line,) = [line for line in log.getvalue().splitlines() if line.startswith("skipped")]
+    assert line.startswith("skipped: step 2, its loss or a gradient is no finite number; ")
+    assert line.endswith("the data of 'pixels' has 64 such")
