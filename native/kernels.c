@@ -16,9 +16,17 @@
 #include "conv_general.c"
 #include "softmax.c"
 #include "layer_norm.c"
+
+/* Small rather than quick: no loop here gains from -O3's copies of itself. */
+#pragma GCC push_options
+#pragma GCC optimize("O2")
 #include "cross_entropy.c"
 #include "gather.c"
 #include "heads.c"
+#include "recurrent.c"
+#include "lstm.c"
+#include "gru.c"
+#pragma GCC pop_options
 
 static const et_op ops[] = {
     {"Release", "f+", "f", sizeof(release_state), et_release_create, et_release_compute, 0},
@@ -53,6 +61,10 @@ static const et_op ops[] = {
     {"CrossEntropyGrad", "ff*F", "f", sizeof(loss_form), loss_create, entropy_gradient, 0},
     {"CrossEntropyWithGrad", "ff*F", "ff", sizeof(loss_form), loss_create, entropy_both, 0},
     {"SimplifiedLayerNormalizationGrad", "ffff", "FF", 0, 0, rms_norm_grad, 1},
+    {"LSTM", "fffFJFFF", "FFFFF", sizeof(recurrent_state), recurrent_create, lstm_compute, 0},
+    {"LSTMGrad", "ffJFFfffFFFF", "fFFFFF", sizeof(recurrent_state), recurrent_create, lstm_gradient, 0},
+    {"GRU", "fffFJF", "FFF", sizeof(recurrent_state), recurrent_create, gru_compute, 0},
+    {"GRUGrad", "ffFJFffFF", "fFFFF", sizeof(recurrent_state), recurrent_create, gru_gradient, 0},
 };
 
 #define JOIN(a, b) a##b

@@ -204,14 +204,17 @@ def _optimize(module: Any, machine: Any) -> None:
 
 
 def link(target: Target, objects: list[Path], library: Path) -> None:
-    """Links without libc: 16 KiB pages, both hash tables, no open symbol, no executable stack."""
+    """Links without libc: no open symbol, no executable stack, both hash tables.
+
+    ARM kernels have pages of up to 16 KiB; code and constants in one segment save the padding.
+    """
     linker = target.linker()
     if linker is None:
         raise SystemExit(
             f"no linker for {target.machine}: install binutils ({' or '.join(target.linkers)})"
         )
     flags = ["-shared", "--hash-style=both", "--build-id=none", "-s", "-soname", library.name]
-    for option in ("max-page-size=16384", "defs", "relro", "now", "noexecstack"):
+    for option in ("max-page-size=16384", "noseparate-code", "defs", "relro", "now", "noexecstack"):
         flags += ["-z", option]
     subprocess.run([linker, *flags, "-o", str(library), *map(str, objects)], check=True)
 

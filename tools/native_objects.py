@@ -21,6 +21,9 @@ FLAGS = (
     *("-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-fno-stack-protector"),
     *("-fno-asynchronous-unwind-tables", "-fno-ident", "-ffp-contract=fast", "-fno-math-errno"),
     "-fno-tree-loop-distribute-patterns",  # loops of memory.c must not call themselves
+    # -O3 makes copies of loops and functions for special cases: a tenth of the library
+    *("-fno-ipa-cp-clone", "-fno-unswitch-loops", "-fno-version-loops-for-strides"),
+    *("-fno-split-loops", "-fno-split-paths"),
     f"-ffile-prefix-map={SOURCES}=native",
 )
 
@@ -60,7 +63,7 @@ COMPILERS = {
             "gcc",
             {
                 # processors without AVX2 are rare: small rather than quick
-                "base": ("-O2",),
+                "base": ("-Os",),
                 "avx2": ("-march=x86-64-v3",),
                 "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
             },

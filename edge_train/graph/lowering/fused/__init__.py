@@ -8,6 +8,7 @@ from edge_train.graph.lowering.fused import (
     losses,
     normalization,
     products,
+    recurrent,
 )
 
 __all__ = ["FAMILIES"]
@@ -21,4 +22,5 @@ FAMILIES = (
     losses,
     normalization,
     products,
+    recurrent,
 )
