@@ -15,6 +15,7 @@ from support.zoo import ZOO
 from edge_train import memory
 from edge_train.cli import main
 from edge_train.errors import ArtifactError, MemoryBudgetExceeded
+from edge_train.kernels import native
 
 MLP = ZOO["mlp_CrossEntropyLoss"]
 BN = ZOO["conv_bn_maxpool_gap"]
@@ -95,6 +96,9 @@ def test_savings_are_tried_in_turn() -> None:
     assert plan.estimate.moments < 0.26 * plain.moments + 4096
 
 
+@pytest.mark.skipif(
+    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
+)
 def test_updates_in_the_backward_pass_keep_no_gradients() -> None:
     plain = memory.estimate(WIDE.folder, 8)
     fused = memory.estimate(WIDE.folder, 8, fuse_optimizer=True)

@@ -11,7 +11,13 @@ from support.digits import ARTIFACTS, digits, weights
 
 from edge_train.api import CheckpointState, Module, Optimizer
 from edge_train.errors import CheckpointError
+from edge_train.kernels import native
 from edge_train.trainer import Trainer
+
+
+NEEDS_LIBRARY = pytest.mark.skipif(
+    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
+)
 
 
 def _trainer(module: dict[str, Any], optimizer: dict[str, Any], **options: Any) -> Trainer:
@@ -34,7 +40,7 @@ def _trainer(module: dict[str, Any], optimizer: dict[str, Any], **options: Any) 
         ({}, {"algorithm": "lion"}),
         ({}, {"algorithm": "sgd"}),
         ({"recompute": "auto"}, {}),
-        ({"fuse_optimizer": True}, {}),
+        pytest.param({"fuse_optimizer": True}, {}, marks=NEEDS_LIBRARY),
         ({"trainable": ["dense*"]}, {}),
     ],
 )
