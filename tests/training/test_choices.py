@@ -14,7 +14,6 @@ from edge_train.errors import CheckpointError
 from edge_train.kernels import native
 from edge_train.trainer import Trainer
 
-
 NEEDS_LIBRARY = pytest.mark.skipif(
     not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
 )
