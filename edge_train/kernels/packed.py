@@ -105,9 +105,13 @@ class Packed:
         first, last = np.searchsorted(self.bounds, (at.start, at.stop))
         return int(first), int(last)
 
-    def sizes(self, first: int, last: int) -> NDArray[np.int64]:
-        """Elements of each block."""
-        return np.diff(self.bounds[first : last + 1])
+    def sizes(self, first: int, last: int) -> NDArray[np.intp]:
+        """Elements of each block; of the width that NumPy counts in."""
+        return np.diff(self.bounds[first : last + 1]).astype(np.intp)
+
+    def starts(self, first: int, last: int, origin: int) -> NDArray[np.intp]:
+        """Where each block begins, counted from the element ``origin``."""
+        return (self.bounds[first:last] - origin).astype(np.intp)
 
     def decode(self, at: slice) -> tuple[Floats, Floats]:
         """m and v of a part as new float32 arrays."""
@@ -143,7 +147,7 @@ class Packed:
         first, last = self.blocks(at)
         if first == last:
             return
-        starts, sizes = self.bounds[first:last] - at.start, self.sizes(first, last)
+        starts, sizes = self.starts(first, last, at.start), self.sizes(first, last)
         top = np.maximum.reduceat(np.abs(measured), starts)
         top = (top.view(np.int32) & COARSE).view(np.float32)
         top[top < LEAST_RATIO] = 0

@@ -120,7 +120,7 @@ def _feeds(rows: int, width: int) -> dict[str, dict[str, Array]]:
                                     "shift": bias},
         "CrossEntropyWithGrad": {"dy": np.ones((), np.float32), "x": x, "labels": labels},
         "CrossEntropy": {"x": x, "labels": labels},
-        "GatherGrad": {"shape": np.array([width, width]), "indices": labels, "dy": dy},
+        "GatherGrad": {"shape": np.array([width, width], np.int64), "indices": labels, "dy": dy},
         "HeadsGrad": {"dy": np.stack([dy, x]).reshape(2, 1, rows, width)},
     }  # fmt: skip
 
@@ -165,7 +165,7 @@ def test_an_index_outside_the_axis_is_an_error() -> None:
 
 def test_repeated_indices_add_up_in_order() -> None:
     dy = np.array([[1e8], [1.0], [-1e8]], np.float32)
-    feeds = {"shape": np.array([2, 1]), "indices": np.array([1, 1, 1]), "dy": dy}
+    feeds = {"shape": np.array([2, 1], np.int64), "indices": np.array([1, 1, 1]), "dy": dy}
     (dx,) = _run("GatherGrad", feeds)
     assert dx.tolist() == [[0.0], [0.0]]  # 1e8 + 1 is 1e8 in float32, less 1e8
     (dx,) = _run("GatherGrad", {**feeds, "dy": dy[[0, 2, 1]]})
