@@ -6,11 +6,13 @@ heat and battery (governor), progress. The parts are in ``edge_train/training``.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from edge_train.data.classes import CLASSES, class_notes, classes_of, left_out, numbered_like
 from edge_train.data.sources import source_of
 from edge_train.errors import DataError
 from edge_train.governor import Governor, StopReason
@@ -23,6 +25,7 @@ from edge_train.training.checks import (
     check_fits,
     check_repeats,
     evaluation_inputs,
+    evaluation_notes,
     goal,
     micro_batch_notes,
     teller,
@@ -127,7 +130,11 @@ class Trainer:
         self._save_every, self._fresh = check_number("save_every", save_every), fresh
         self._callbacks, self._progress = tuple(callbacks), progress
         self._run = RunState(self._reader.seed, self._reader.rows, size)
-        self._notes = tuple(notes) or tuple(micro_batch_notes(module, self._feeder, size))
+        classes = classes_of(self._reader.source)
+        if classes:
+            module.state.private[CLASSES] = json.dumps(classes, ensure_ascii=False)
+        own_notes = notes or tuple(micro_batch_notes(module, self._feeder, size))
+        self._notes = (*class_notes(classes), *own_notes, *evaluation_notes(self._evaluator))
 
     @classmethod
     def from_artifacts(
@@ -253,7 +260,7 @@ class Trainer:
                 self._progress.close({"reason": StopReason.FAILED, "detail": repr(error)})
 
     def _result(self, loop: Loop, reason: StopReason, resumed_from: int) -> Result:
-        run, summary = loop.run, self.governor.summary
+        run, summary, held = loop.run, self.governor.summary, self._evaluator
         return Result(
             reason=reason,
             steps=run.step,
@@ -271,6 +278,7 @@ class Trainer:
             bytes_written=loop.keeper.bytes_written,
             saved=loop.keeper.saved,
             failed_save=loop.keeper.failed,
+            unreadable=left_out(self._reader.source, held.reader.source if held else None),
         )
 
     def tell(self, name: str, **fields: Any) -> None:
@@ -288,7 +296,8 @@ class Trainer:
         size = self._feeder.micro_batch or self._reader.batch_size
         # a graph of fixed size cannot judge the rows of a last, smaller batch
         fixed = self._feeder.fixed_rows is not None
-        reader = Reader(source_of(data), size, 0, shuffle=False, drop_last=fixed)
+        rows = numbered_like(source_of(data), classes_of(self._reader.source))
+        reader = Reader(rows, size, 0, shuffle=False, drop_last=fixed)
         feeder = self._feeder.for_graph(evaluation_inputs(self.module)).for_batches(reader)
         check_fits(feeder, reader)
         made = Evaluator(self.module, reader, feeder, tuple(metrics), judged)

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,17 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from edge_train.runfile.assembly import evaluator_of
     from edge_train.runfile.reading import read
+    from edge_train.training.checks import evaluation_notes
     from edge_train.training.run_folder import weights_in
 
     options = read(arguments.file, overrides(arguments))
     weights = arguments.weights or options.checkpoint
     if arguments.weights is None and options.folder is not None and options.folder.is_dir():
         weights = weights_in(options.folder)
-    found = evaluator_of(dataclasses.replace(options, checkpoint=weights)).run()
+    evaluator = evaluator_of(dataclasses.replace(options, checkpoint=weights))
+    found = evaluator.run()
+    for note in evaluation_notes(evaluator):
+        print(f"edge-train: {note}", file=sys.stderr)
     if arguments.json:
         numbers = {name: value if math.isfinite(value) else None for name, value in found.items()}
         print(json.dumps({"weights": None if weights is None else str(weights), **numbers}))

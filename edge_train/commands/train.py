@@ -183,6 +183,8 @@ def _summary(result: Result) -> Iterator[str]:
     ]
     if result.skipped:
         rows.append(("skipped", f"{result.skipped} steps with a NaN or infinity"))
+    if result.unreadable:
+        rows.append(("left out", f"{result.unreadable} images that cannot be read"))
     rows += [(name, f"{value:.4g}") for name, value in result.metrics.items() if name != "loss"]
     if result.best is not None:
         best = result.best

@@ -28,10 +28,12 @@ class Rows(Protocol):
 class ArrayRows:
     """Rows of arrays (memory-mapped ones too), by input name, or in the order of the inputs.
 
+    ``classes`` are names for the numbers in the last of a tuple of arrays, where it has names.
     ValueError where they differ in length or there are none.
     """
 
     columns: Mapping[str, Array] | tuple[Array, ...]
+    classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {name: len(array) for name, array in self._named()}

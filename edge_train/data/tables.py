@@ -6,6 +6,7 @@ import csv
 import itertools
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,8 @@ def read_csv(
     """(features, label) of a CSV file: float32 (n, features), and the label column(s).
 
     ``label`` is a column's name or number (the last by default), or several names: float32 (n, k).
-    Whole numbers become int64, words become the numbers of their sorted set, all else float32.
+    Whole numbers become int64, words become the numbers of their sorted set (``classes``), all else
+    float32. A word among numbers is an error.
     The first line is a header if it has a word where the second has a number. ``features`` are
     names of columns (default: all others).
 
@@ -37,7 +39,8 @@ def read_csv(
         raise DataError(f"'{path}' has no column left beside the label")
     x = np.stack([_numbers(lines, place, names, path) for place in inputs], axis=1)
     if isinstance(label, (str, int)):
-        return ArrayRows((x, _labels([cells[targets[0]] for _, cells in lines])))
+        labels, classes = _labels(lines, targets[0], names, path)
+        return ArrayRows((x, labels), classes)
     y = np.stack([_numbers(lines, place, names, path) for place in targets], axis=1)
     return ArrayRows((x, y))
 
@@ -119,13 +122,29 @@ def _numbers(lines: Lines, place: int, names: list[str], path: Path) -> Array:
     return column
 
 
-def _labels(cells: list[str]) -> Array:
+def _labels(
+    lines: Lines, place: int, names: list[str], path: Path
+) -> tuple[Array, tuple[str, ...]]:
+    """The label column, and the names of the classes where it has words."""
+    cells = [cells[place] for _, cells in lines]
+    with suppress(ValueError):
+        return np.array([int(cell) for cell in cells], np.int64), ()
+    with suppress(ValueError):
+        return np.array([float(cell) for cell in cells], np.float32), ()
+    words = [index for index, cell in enumerate(cells) if not _is_number(cell)]
+    if len(words) < len(cells) / 2:
+        raise DataError(
+            f"'{path}', line {lines[words[0]][0]}, column '{names[place]}': expected a number as "
+            f"most lines have, got '{cells[words[0]]}'"
+        )
+    classes = sorted(set(cells))
+    numbers = {word: number for number, word in enumerate(classes)}
+    return np.array([numbers[cell] for cell in cells], np.int64), tuple(classes)
+
+
+def _is_number(cell: str) -> bool:
     try:
-        return np.array([int(cell) for cell in cells], np.int64)
+        float(cell)
     except ValueError:
-        pass
-    try:
-        return np.array([float(cell) for cell in cells], np.float32)
-    except ValueError:
-        numbers = {word: number for number, word in enumerate(sorted(set(cells)))}
-        return np.array([numbers[cell] for cell in cells], np.int64)
+        return False
+    return True

@@ -14,6 +14,7 @@ import numpy as np
 
 from edge_train import schedules
 from edge_train.data import Rows, Subset, open_path
+from edge_train.data.classes import CLASSES, classes_in, classes_of, numbered_like
 from edge_train.errors import DataError
 from edge_train.governor import Governor
 from edge_train.graph import ir
@@ -24,6 +25,7 @@ from edge_train.runfile.options import Data, Options, Rate, Training
 from edge_train.runfile.reading import RunFileError
 from edge_train.schedules import Schedule
 from edge_train.trainer import Trainer
+from edge_train.training.checks import check_fits, evaluation_inputs
 from edge_train.training.evaluation import LOSS, Evaluator
 from edge_train.training.feeds import Feeder
 from edge_train.training.loading import Loaded, Wanted, load
@@ -85,12 +87,24 @@ def evaluator_of(options: Options) -> Evaluator:
         rows, _ = split_rows(options, loaded.module)
     if rows is None:
         raise RunFileError("data.evaluation: say what to evaluate on")
+    classes = _classes(options, loaded.module)
+    source = numbered_like(rows, classes) if classes else rows
     data = options.data
-    feeder = Feeder(loaded.module.input_values(), data.inputs, data.scale)
-    training = options.training
-    size = loaded.micro_batch(training.micro_batch) or training.batch_size
-    reader = Reader(rows, size, 0, shuffle=False)
+    feeder = Feeder(evaluation_inputs(loaded.module), data.inputs, data.scale)
+    training, fixed = options.training, feeder.fixed_rows
+    size = fixed or loaded.micro_batch(training.micro_batch) or training.batch_size
+    reader = Reader(source, size, 0, shuffle=False, drop_last=fixed is not None)
+    feeder = feeder.for_batches(reader)
+    check_fits(feeder, reader)
     return Evaluator(loaded.module, reader, feeder, options.evaluation.metrics, loaded.judged)
+
+
+def _classes(options: Options, module: Module) -> tuple[str, ...]:
+    """The classes that the weights learned, else those of the training data."""
+    learned = classes_in(module.state.private.get(CLASSES))
+    if learned or options.data.train is None or not options.data.train.exists():
+        return learned
+    return classes_of(_training_rows(options, module))
 
 
 def _apply_process(options: Options) -> None:
@@ -190,11 +204,13 @@ def _opened(key: str, path: Path, data: Data, module: Module) -> Rows:
 def _reader_options(path: Path, data: Data, module: Module) -> dict[str, Any]:
     if path.is_dir() and not any(path.glob("*.npy")):
         shape = _image_shape(module.input_values()[0])
-        size = data.size or shape[1:]
-        if not size:
+        size = data.size if data.size is not None else shape[1:]
+        if size == ():
             raise RunFileError("data.size: the model does not say how large images are; say it")
-        channels = data.channels or (shape[0] if shape else 3)
-        return {"size": size, "channels": channels, "mean": data.mean, "std": data.std}
+        channels = data.channels if data.channels is not None else (shape[0] if shape else 3)
+        skips = data.unreadable == "skip"
+        options = {"size": size, "channels": channels, "mean": data.mean, "std": data.std}
+        return {**options, "skips": skips}
     if path.suffix.lower() in (".csv", ".tsv"):
         label = list(data.label) if isinstance(data.label, tuple) else data.label
         return {"label": label, "features": data.features or None}

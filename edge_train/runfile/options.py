@@ -38,6 +38,11 @@ class Data:
     channels: int | None = option(None, "images: 1 or 3 (the model's)")
     mean: tuple[float, ...] = option((0.0,), "images: subtracted from pixel / 255, by channel")
     std: tuple[float, ...] = option((1.0,), "images: what that is divided by, by channel")
+    unreadable: str = option("stop", "images: stop at one that cannot be read, or skip it")
+
+    def __post_init__(self) -> None:
+        if self.unreadable not in ("stop", "skip"):
+            raise ValueError(f"unreadable: expected stop or skip, got '{self.unreadable}'")
 
 
 @dataclass(frozen=True)

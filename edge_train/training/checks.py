@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from edge_train.data.sources import Batches
+from edge_train.data.images import ImageRows
+from edge_train.data.sources import Batches, rows_in
 from edge_train.errors import DataError
 from edge_train.graph import ir
 from edge_train.inputs import check_shapes
 from edge_train.module import Module
 from edge_train.scheduler import check_count
+from edge_train.training.evaluation import Evaluator
 from edge_train.training.feeds import Feeder
 from edge_train.training.loop import Goal, Shows
 from edge_train.training.order import Reader
@@ -25,6 +27,15 @@ def micro_batch_notes(module: Module, feeder: Feeder, batch: int) -> Iterator[st
             f"BatchNormalization takes its statistics from each micro-batch of "
             f"{feeder.micro_batch} rows, not from the whole batch of {batch}: in this respect the "
             "curve is that of the smaller batch size"
+        )
+
+
+def evaluation_notes(evaluator: Evaluator | None) -> Iterator[str]:
+    """What is to be said of the evaluation, if anything."""
+    if evaluator is not None and evaluator.left_over:
+        yield (
+            f"evaluation leaves out the last {evaluator.left_over} of {evaluator.reader.rows} "
+            f"rows: the model takes {evaluator.reader.batch_size} rows at once, no other number"
         )
 
 
@@ -76,8 +87,17 @@ def check_fits(feeder: Feeder, reader: Reader) -> None:
         raise DataError(
             f"the data has {len(reader.source)} rows, too few for one batch of {reader.batch_size}"
         )
-    rows = np.zeros(feeder.fixed_rows or 1, np.int64)
-    check_shapes(feeder.inputs, feeder.feed(reader.source.take(rows)))
+    count = feeder.fixed_rows or 1
+    if count > 1 and isinstance(reader.source, ImageRows) and reader.source.skips:
+        raise DataError(
+            f"unreadable images cannot be left out: the model takes {count} rows at once, no other "
+            "number"
+        )
+    tried = (reader.source.take(np.full(count, row)) for row in range(len(reader.source)))
+    first = next((batch for batch in tried if rows_in(batch)), None)
+    if first is None:
+        raise DataError("no image of the data can be read")
+    check_shapes(feeder.inputs, feeder.feed(first))
 
 
 def check_repeats(data: Any, what: str, times: int | None) -> None:

@@ -43,6 +43,12 @@ class Evaluator:
                 "the prediction is; name the tensor: prediction = '...'"
             )
 
+    @property
+    def left_over(self) -> int:
+        """Rows that are not evaluated: the last ones, too few for a graph of fixed size."""
+        rows = self.reader.rows
+        return rows % self.reader.batch_size if rows and self.reader.drop_last else 0
+
     def larger_is_better(self, name: str) -> bool:
         """Which way the metric ``name`` progresses; ValueError for a name that is not evaluated."""
         if name == LOSS:

@@ -149,7 +149,7 @@ class Feeder:
         dtype = None if value.elem_type is None else dtypes.NUMPY.get(value.elem_type)
         factor = self.scale.get(value.name)
         if dtype is not None and array.dtype != dtype:
-            if not _keeps_meaning(array.dtype, dtype):
+            if not _keeps_meaning(array.dtype, dtype) and not _is_whole(array, dtype):
                 raise DataError(
                     f"input '{value.name}' takes {dtype}, the data is {array.dtype}: it cannot be "
                     "cast without loss; convert it"
@@ -168,6 +168,13 @@ def _keeps_meaning(given: np.dtype[Any], asked: np.dtype[Any]) -> bool:
     if given.kind in "iub" and asked.kind in "iu":
         return True  # labels: the graph's own check knows their range
     return np.can_cast(given, asked, "same_kind")
+
+
+def _is_whole(array: Array, asked: np.dtype[Any]) -> bool:
+    """Whole numbers written as floats, as np.savetxt and pandas do with labels."""
+    if array.dtype.kind != "f" or asked.kind not in "iu":
+        return False
+    return bool((np.abs(array) < 2**53).all() and (array == np.rint(array)).all())
 
 
 def _reshaped(value: ir.Value, array: Array) -> Array:

@@ -81,7 +81,9 @@ class Reader:
         for start in range(position.place, end, self.batch_size):
             stop = min(start + self.batch_size, end)
             after = Position(position.epoch + 1) if stop == end else replace(position, place=stop)
-            yield rows.take(order[start:stop]), after
+            batch = rows.take(order[start:stop])
+            if rows_in(batch):  # no row of it could be read, maybe
+                yield batch, after
 
     def _given(self, batches: Batches, position: Position) -> Iterator[tuple[Batch, Position]]:
         for place, batch in enumerate(batches.epoch(position.epoch)):

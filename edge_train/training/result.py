@@ -18,7 +18,7 @@ class Result:
     ``seconds`` is time at work over all attempts, ``paused`` seconds of this one by reason.
     ``metrics`` are those of the last evaluation. ``peak_memory`` is bytes, ``saved`` the state that
     a resume starts from (None without a run folder), ``failed_save`` why the last save failed if it
-    did.
+    did, ``unreadable`` the images that were left out.
     """
 
     reason: StopReason
@@ -37,3 +37,4 @@ class Result:
     bytes_written: int = 0
     saved: Path | None = None
     failed_save: str = ""
+    unreadable: int = 0

@@ -20,6 +20,7 @@ from edge_train.checkpoint.builder import blocks
 from edge_train.checkpoint.files import open_checkpoint
 from edge_train.checkpoint.format import DATA_IDENTITY, Checkpoint
 from edge_train.checkpoint.tensor import Tensor
+from edge_train.data.classes import CLASSES, classes_in
 from edge_train.errors import CheckpointCorrupt, CheckpointError, CheckpointVersion
 from edge_train.optimizer import Optimizer
 from edge_train.training.order import Position
@@ -185,6 +186,13 @@ def _restore_properties(checkpoint: Checkpoint, optimizer: Optimizer) -> None:
 
 def _check_fits(checkpoint: Checkpoint, optimizer: Optimizer, path: Path) -> None:
     state, group = optimizer.state, optimizer.group
+    learned = classes_in(str(checkpoint.properties.get(CLASSES)))
+    given = classes_in(state.private.get(CLASSES))
+    if learned and given and learned != given:
+        raise CheckpointError(
+            f"the run in '{path.parent}' learned the classes {list(learned[:20])}, the data has "
+            f"{list(given[:20])} now: use the data it was started with, or another run folder"
+        )
     stored = {t.name: (t.data_type, t.dims) for t in checkpoint.trainable + checkpoint.frozen}
     own = {
         name: Tensor.of(name, np.asarray(parameter.data)) for name, parameter in state.parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,9 +152,10 @@ def test_csv_faults_are_named(tmp_path: Path, text: str, label: Any, said: str) 
         read_csv(path, label=label)
 
 
-def _image(path: Path, colour: tuple[int, int, int]) -> None:
+def _image(path: Path, colour: tuple[int, int, int]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (10, 6), colour).save(path)
+    return path
 
 
 def test_a_folder_of_images(tmp_path: Path) -> None:
@@ -187,3 +189,86 @@ def test_missing_and_unknown_files(tmp_path: Path) -> None:
     (tmp_path / "d.xlsx").write_bytes(b"")
     with pytest.raises(DataError, match=r"no \.npz"):
         open_path(tmp_path / "d.xlsx")
+
+
+def test_hidden_files_are_no_images(tmp_path: Path) -> None:
+    for place in ("cat/a.png", ".thumbnails/b.png", "__MACOSX/c.png", "dog/d.png", "dog/.x/e.png"):
+        _image(tmp_path / place, (1, 2, 3))
+    _image(tmp_path / "cat" / "f.png", (1, 2, 3)).rename(tmp_path / "cat" / "._a.png")
+    rows = ImageRows.of(tmp_path, size=2)
+    assert rows.classes == ("cat", "dog")
+    assert [path.name for path in rows.files] == ["a.png", "d.png"]
+
+
+def test_16_bits_a_pixel_are_scaled(tmp_path: Path) -> None:
+    (tmp_path / "sky").mkdir()
+    Image.fromarray(np.full((4, 4), 257 * 100, np.uint16)).save(tmp_path / "sky" / "a.png")
+    pixels, _ = ImageRows.of(tmp_path, size=4, channels=1).take(np.array([0]))
+    np.testing.assert_allclose(pixels, 100 / 255, rtol=1e-6)
+
+
+def test_unreadable_images_are_left_out_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(4):
+        _image(tmp_path / "cat" / f"{number}.png", (number, 0, 0))
+    whole = (tmp_path / "cat" / "3.png").read_bytes()
+    (tmp_path / "cat" / "1.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "cat" / "2.png").write_bytes(b"")
+    rows = ImageRows.of(tmp_path, size=2, skips=True)
+    for _ in range(2):
+        pixels, labels = rows.take(np.array([2, 3, 1, 0]))
+        assert np.rint(pixels[:, 0, 0, 0] * 255).tolist() == [3, 0]
+        assert labels.tolist() == [0, 0]
+    assert len(rows.take(np.array([1, 2]))[0]) == 0
+    assert sorted(path.name for path in rows.left_out) == ["1.png", "2.png"]
+    assert len(caplog.messages) == 2
+    assert all(text.endswith("; it is left out") for text in caplog.messages)
+
+
+@pytest.mark.parametrize("suffix", ["png", "gif", "tif", "webp", "bmp"])
+def test_a_broken_image_is_left_out_whatever_pillow_raises(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "cat").mkdir()
+    whole = io.BytesIO()
+    Image.effect_noise((9, 9), 50).save(whole, "TIFF" if suffix == "tif" else suffix.upper())
+    for place in range(0, len(whole.getvalue()), 7):
+        data = bytearray(whole.getvalue())
+        data[place] ^= 0xFF
+        (tmp_path / "cat" / f"{place}.{suffix}").write_bytes(data)
+    rows = ImageRows.of(tmp_path, size=2, skips=True)
+    pixels, _ = rows.take(np.arange(len(rows)))
+    assert len(pixels) + len(rows.left_out) == len(rows)
+    assert rows.left_out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"size": 0}, "size: expected"),
+        ({"size": (4, 4, 3)}, "size: expected"),
+        ({"mean": (0.5, 0.5)}, "mean: expected 1 or 3 numbers"),
+        ({"std": (1.0, 0.0, 1.0)}, "std: pixels are divided by it"),
+        ({"std": (1.0, 1.0, 1.0), "channels": 1}, "std: expected 1 number, got"),
+    ],
+)
+def test_wrong_words_on_images_are_named(
+    tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    _image(tmp_path / "cat" / "a.png", (1, 2, 3))
+    with pytest.raises(DataError, match=said):
+        ImageRows.of(tmp_path, **options)
+
+
+def test_parts_of_a_data_set_are_no_classes(tmp_path: Path) -> None:
+    for place in ("train/cat/a.png", "Test/cat/b.png"):
+        _image(tmp_path / place, (1, 2, 3))
+    with pytest.raises(DataError, match="parts of a data set, no classes; name one of them"):
+        ImageRows.of(tmp_path)
+    assert ImageRows.of(tmp_path / "train", size=2).classes == ("cat",)
+
+
+def test_a_word_among_numbers_is_no_class(tmp_path: Path) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text("a,label\n1,3\n2,x\n3,10\n")
+    with pytest.raises(DataError, match=r"line 3, column 'label': expected a number as most lines"):
+        read_csv(path)

@@ -150,3 +150,31 @@ def test_the_documentations_run_file_and_script(
     assert "StopReason.COMPLETED" in capsys.readouterr().out
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["reason"] == "completed"
+
+
+def test_evaluation_has_the_classes_of_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A test folder without the class 0 numbers all others differently."""
+    training, test = digits()
+    for name, rows, first in (("train", training, 0), ("test", test, 1)):
+        for number in range(200):
+            label = int(rows.labels[number])
+            if label >= first:
+                place = tmp_path / name / f"digit {label}"
+                place.mkdir(parents=True, exist_ok=True)
+                pixels = np.uint8(rows.x[number, 0] * 255)
+                Image.fromarray(pixels).save(place / f"{number}.png")
+    (tmp_path / "train" / "digit 3" / "broken.png").write_bytes(b"")
+    words = ["--artifacts", str(HERE / "artifacts"), "--folder", str(tmp_path / "run")]
+    words += ["--evaluation", str(tmp_path / "test"), "--metrics", "accuracy"]
+    more = ["--data", str(tmp_path / "train"), "--epochs", "10", "--rate", "0.01"]
+    assert main(["train", *words, *more]) == 2
+    assert "broken.png' cannot be read" in capsys.readouterr().err
+    assert main(["train", *words, *more, "--set", "data.unreadable=skip"]) == 0
+    out, err = capsys.readouterr()
+    assert "note: the data has 10 classes: 0 digit 0, 1 digit 1, 2 digit 2" in err
+    assert "left out  1 images that cannot be read" in out
+    assert float(out.split("best  accuracy ")[1].split()[0]) > 0.5
+    assert main(["eval", *words]) == 0
+    assert float(capsys.readouterr().out.split("accuracy")[1]) > 0.5

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.digits import digits, trainer, weights
+from support.digits import digits, fresh_module, trainer, weights
 
 from edge_train import dtypes
+from edge_train.data.images import ImageRows
 from edge_train.data.sources import ArrayRows, Batches
 from edge_train.errors import DataError
 from edge_train.graph import ir
 from edge_train.schedules import constant
+from edge_train.training.checks import check_fits, evaluation_notes
+from edge_train.training.evaluation import Evaluator
 from edge_train.training.feeds import Feeder
 from edge_train.training.order import Position, Reader
 
@@ -44,7 +48,9 @@ def test_arrays_without_the_inputs_names_are_taken_in_order() -> None:
     [
         ((IMAGES,), "has 1 arrays, the model's inputs are"),
         ({"pixels": IMAGES, "y": LABELS}, r"the data has no \['labels'\]"),
-        ((IMAGES, LABELS.astype(np.float32)), "takes int64, the data is float32"),
+        ((IMAGES, LABELS + np.float32(0.5)), "takes int64, the data is float32"),
+        ((IMAGES, LABELS * np.float32(np.nan)), "takes int64, the data is float32"),
+        ((IMAGES, LABELS * 1e300), "takes int64, the data is float64"),
     ],
 )
 def test_what_does_not_fit_is_named(batch: Any, said: str) -> None:
@@ -60,6 +66,28 @@ def test_a_fixed_number_of_rows_must_divide_the_batches() -> None:
         Feeder(fixed).for_batches(Reader(rows, 6, 0))
     with pytest.raises(ValueError, match="micro_batch: the model takes 4"):
         Feeder(fixed, micro_batch=2).for_batches(Reader(rows, 8, 0))
+
+
+def test_rows_that_a_fixed_graph_cannot_judge_are_told() -> None:
+    fixed = (ir.Value("x", dtypes.FLOAT, (4, 3)), ir.Value("y", dtypes.INT64, (4,)))
+    rows = ArrayRows((np.zeros((22, 3)), np.zeros(22)))
+    module, _ = fresh_module()
+    for drop_last, notes in ((True, 1), (False, 0)):
+        reader = Reader(rows, 4, 0, drop_last=drop_last)
+        found = list(evaluation_notes(Evaluator(module, reader, Feeder(fixed))))
+        assert len(found) == notes
+        assert all("leaves out the last 2 of 22 rows: the model takes 4" in text for text in found)
+
+
+def test_a_fixed_graph_and_skipped_images_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "a.png").write_bytes(b"")
+    fixed = (ir.Value("x", dtypes.FLOAT, (4, 3, 2, 2)), ir.Value("y", dtypes.INT64, (4,)))
+    free = (ir.Value("x", dtypes.FLOAT, ("n", 3, 2, 2)), ir.Value("y", dtypes.INT64, ("n",)))
+    reader = Reader(ImageRows.of(tmp_path, size=2, skips=True), 4, 0)
+    for inputs, said in ((fixed, "the model takes 4 rows at once"), (free, "no image of the data")):
+        with pytest.raises(DataError, match=said):
+            check_fits(Feeder(inputs), reader)
 
 
 def _seen(reader: Reader, position: Position, count: int) -> list[list[int]]:
