@@ -137,13 +137,13 @@ static const char *clip_create(void *state, const et_attributes *attributes) {
 }
 
 /* Bounds from inputs `index` and `index` + 1; a strict one is a ReLU's, 0 where absent. */
-static clip_rule clip_rule_of(et_context *context, size_t index, int strict) {
+APART clip_rule clip_rule_of(et_context *context, size_t index, int strict) {
   float low = bound(context, index, strict ? 0 : -__builtin_inff());
   return (clip_rule){low, bound(context, index + 1, __builtin_inff()), strict};
 }
 
 /* The bits of a tensor of `planes` x `size`, as output `index`. */
-static uint8_t *clip_bits(et_context *context, size_t index, size_t planes, size_t size) {
+APART uint8_t *clip_bits(et_context *context, size_t index, size_t planes, size_t size) {
   return et_output(context, index, (size_t[]){planes * plane_bytes(size)}, 1);
 }
 
@@ -158,7 +158,7 @@ static void clip_compute(const void *state, et_context *context) {
 }
 
 /* Input `index`: the bits that belong to a tensor, 0 where absent or wrong. */
-static uint8_t *bits_input(et_context *context, size_t index, size_t planes, size_t size) {
+APART uint8_t *bits_input(et_context *context, size_t index, size_t planes, size_t size) {
   et_tensor bits;
   if (!et_input(context, index, &bits)) return 0;
   if (bits.count == planes * plane_bytes(size)) return bits.data;

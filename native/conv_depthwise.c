@@ -276,7 +276,7 @@ static const char *depthwise_create(void *state, const et_attributes *attributes
 }
 
 /* Reads x and w and plans; 0 after an error. */
-static int depthwise_begin(depthwise *d, const window *at, et_context *context, size_t first) {
+APART int depthwise_begin(depthwise *d, const window *at, et_context *context, size_t first) {
   et_tensor x, w;
   if (!et_input(context, first, &x) || !et_input(context, first + 1, &w)) return 0;
   if (x.rank != 4 || w.rank != 4 || w.dim[1] != 1 || w.dim[0] != x.dim[1])

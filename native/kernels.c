@@ -23,6 +23,7 @@
 #include "cross_entropy.c"
 #include "gather.c"
 #include "heads.c"
+#include "pool.c"
 #include "recurrent.c"
 #include "lstm.c"
 #include "gru.c"
@@ -61,6 +62,8 @@ static const et_op ops[] = {
     {"CrossEntropyGrad", "ff*F", "f", sizeof(loss_form), loss_create, entropy_gradient, 0},
     {"CrossEntropyWithGrad", "ff*F", "ff", sizeof(loss_form), loss_create, entropy_both, 0},
     {"SimplifiedLayerNormalizationGrad", "ffff", "FF", 0, 0, rms_norm_grad, 1},
+    {"MaxPool", "f", "fu", sizeof(pool_state), pool_create, pool_compute, 0},
+    {"MaxPoolGrad", "fuiU", "f", sizeof(pool_state), pool_create, pool_gradient, 0},
     {"LSTM", "fffFJFFF", "FFFFF", sizeof(recurrent_state), recurrent_create, lstm_compute, 0},
     {"LSTMGrad", "ffJFFfffFFFF", "fFFFFF", sizeof(recurrent_state), recurrent_create, lstm_gradient, 0},
     {"GRU", "fffFJF", "FFF", sizeof(recurrent_state), recurrent_create, gru_compute, 0},

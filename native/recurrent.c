@@ -5,8 +5,6 @@
  * T steps, B sequences, H hidden, G gates (4, 3). Padding behind the end of a sequence is left out: its
  * outputs are 0. The reverse direction begins at the end of each sequence. */
 
-#define APART static __attribute__((noinline))
-
 typedef struct recurrent_state {
   size_t hidden;
   int reverse, linear;

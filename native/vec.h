@@ -15,6 +15,9 @@
 enum { VB = VL_BYTES };
 enum { VL = VB / 4 }; /* floats a vector */
 
+/* A function that is not worth a copy wherever it is called. */
+#define APART static __attribute__((noinline))
+
 typedef float vf __attribute__((vector_size(VB)));
 typedef int32_t vi __attribute__((vector_size(VB)));
 typedef float vf_unaligned __attribute__((vector_size(VB), aligned(4), may_alias));

@@ -9,7 +9,7 @@ typedef struct window {
   size_t stride[2], pad[4], dilation[2]; /* pad: top, left, bottom, right */
 } window;
 
-static const char *window_read(window *w, const et_attributes *attributes) {
+APART const char *window_read(window *w, const et_attributes *attributes) {
   int64_t strides[2] = {1, 1}, pads[4] = {0, 0, 0, 0}, dilations[2] = {1, 1};
   size_t n = et_attr_ints(attributes, "strides", strides, 2);
   size_t p = et_attr_ints(attributes, "pads", pads, 4);

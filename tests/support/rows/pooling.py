@@ -37,7 +37,8 @@ def max_pool_row(name: str, sizes: Sizes, zeros: bool = False, **attrs: Any) -> 
     )
     backwards = attrs.get("storage_order", 0) and len(sizes) > 1
     reference = WRONG_IN_REFERENCE if backwards else ""
-    return Row(name, nodes, {"x": x, "dy": dy}, {"dx": dx}, reference=reference)
+    expected = {"y": y.astype(np.float64), "dx": dx}
+    return Row(name, nodes, {"x": x, "dy": dy}, expected, reference=reference)
 
 
 def average_pool_row(
@@ -80,6 +81,14 @@ _MAX: dict[str, dict[str, Any]] = {
     "3-d": {"kernel_shape": [2] * 3, "strides": [2] * 3, "sizes": (4, 4, 3)},
     "3-d, overlap": {"kernel_shape": [2] * 3, "sizes": (3, 4, 3)},
     "3-d, storage_order 1": {"kernel_shape": [2] * 3, "sizes": (3, 4, 2), "storage_order": 1},
+}
+
+#: where the kernel's vectors are cut
+_LARGER: dict[str, dict[str, Any]] = {
+    "": {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4, "sizes": (9, 37)},
+    "one wide": {"kernel_shape": [1, 5], "strides": [1, 3], "dilations": [1, 2], "sizes": (2, 50)},
+    "wide pads": {"kernel_shape": [3, 4], "pads": [2, 3, 2, 3], "sizes": (4, 18)},
+    "one output": {"kernel_shape": [5, 5], "sizes": (5, 5), "strides": [7, 7]},
 }
 
 _AVERAGE: dict[str, dict[str, Any]] = {
@@ -153,6 +162,7 @@ _DEFAULT: dict[str, Any] = {"kernel_shape": [2, 2], "sizes": (6, 8)}
 TABLE = {
     name: partial(build, name, **{**_DEFAULT, **spec})
     for op, build, specs in (
+        ("MaxPool", max_pool_row, _LARGER),
         ("MaxPoolGrad", max_pool_row, _MAX),
         ("AveragePoolGrad", average_pool_row, _AVERAGE),
     )

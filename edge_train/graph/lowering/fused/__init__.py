@@ -7,6 +7,7 @@ from edge_train.graph.lowering.fused import (
     indexing,
     losses,
     normalization,
+    pooling,
     products,
     recurrent,
 )
@@ -21,6 +22,7 @@ FAMILIES = (
     indexing,
     losses,
     normalization,
+    pooling,
     products,
     recurrent,
 )

@@ -1,0 +1,111 @@
+"""MaxPool with its gradient by our own kernels: which pools become one, odd numbers, threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from support.lowering import Array, Row, model_of, node, normals
+
+from edge_train.graph import ir
+from edge_train.graph.lowering import lower
+from edge_train.kernels import native
+from edge_train.session import make_session
+
+pytestmark = pytest.mark.skipif(
+    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
+)
+
+_POOL: dict[str, Any] = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
+
+
+def _row(x: Array, *more: ir.Node, outputs: str = "y dx", **attrs: Any) -> Row:
+    attrs = {**_POOL, **attrs}
+    n, c, h, w = x.shape
+    out = (n, c, (h - 1) // 2 + 1, (w - 1) // 2 + 1)
+    nodes = (
+        node("MaxPool", "x", "y mask", "", **attrs),
+        node("MaxPoolGrad", "dy mask", "dx", "", **attrs),
+        *more,
+    )
+    shapes = {"y": out, "dx": x.shape, "mask": out, "dz": x.shape}
+    expected = {
+        name: np.zeros(shapes[name], np.int64 if name == "mask" else np.float64)
+        for name in outputs.split()
+    }
+    (dy,) = normals(5, out)
+    return Row("pool", nodes, {"x": x, "dy": dy}, expected)
+
+
+def _run(row: Row, fused: bool, threads: int = 1) -> tuple[list[Array], set[str]]:
+    lowered = lower(model_of(row, dynamic=False), fused)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 3
+    values = make_session(lowered.model, "row", options).run(list(lowered.results), row.feeds)
+    return values, {n.op_type for n in lowered.model.graph.nodes if n.domain == ir.NATIVE}
+
+
+def test_not_a_number_is_never_the_largest() -> None:
+    """As in onnxruntime; a window of nothing else is the lowest number and has no gradient."""
+    (x,) = normals(1, (1, 2, 9, 9))
+    x[0, 0, 4, 3:6], x[0, 0, 0, 0], x[0, 1, 6, 6] = np.nan, np.inf, -np.inf
+    row = _row(x)
+    (y, dx), kinds = _run(row, fused=True)
+    (wanted_y, wanted_dx), _ = _run(row, fused=False)
+    assert kinds == {"MaxPool", "MaxPoolGrad"}
+    np.testing.assert_array_equal(y, wanted_y)
+    np.testing.assert_allclose(dx, wanted_dx, rtol=1e-6)
+
+
+def test_windows_without_any_number() -> None:
+    x = np.full((1, 1, 5, 5), np.nan, np.float32)
+    (y, dx), _ = _run(_row(x), fused=True)
+    assert (y == np.finfo(np.float32).min).all()
+    assert np.isfinite(dx).all()
+
+
+def test_any_number_of_threads_gives_the_same_bits() -> None:
+    row = _row(*normals(2, (4, 9, 33, 31)))
+    (one, _), (four, _) = (_run(row, fused=True, threads=count) for count in (1, 4))
+    for got, wanted in zip(four, one, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_the_relu_before_it_goes_into_the_gradient() -> None:
+    shape, rng = (2, 3, 7, 6), np.random.default_rng(3)
+    attrs = _POOL
+    nodes = (
+        node("Conv", "x w", "c", "", kernel_shape=[1, 1]),
+        node("Relu", "c", "r", ""),
+        node("MaxPool", "r", "y mask", "", **attrs),
+        node("MaxPoolGrad", "dy mask", "dr", "", **attrs),
+        node("ReluGrad", "dr r", "dc"),
+    )
+    feeds = {
+        "x": rng.standard_normal(shape).astype(np.float32),
+        "w": rng.standard_normal((3, 3, 1, 1)).astype(np.float32),
+        "dy": rng.standard_normal((2, 3, 4, 3)).astype(np.float32),
+    }
+    row = Row("pool", nodes, feeds, {"dc": np.zeros(shape)})
+    ((got,), kinds), ((wanted,), _) = _run(row, fused=True), _run(row, fused=False)
+    assert kinds == {"PointwiseConv", "MaxPool", "MaxPoolGrad"}
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "outputs"),
+    [((), "y dx mask"), ((node("Cast", "mask", "other", "", to=1),), "y dx")],
+    ids=["an output", "read by another"],
+)
+def test_indices_that_others_read_stay(more: tuple[ir.Node, ...], outputs: str) -> None:
+    _, kinds = _run(_row(*normals(4, (1, 2, 6, 6)), *more, outputs=outputs), fused=True)
+    assert not kinds
+
+
+def test_a_pool_without_a_gradient_stays() -> None:
+    x = np.zeros((1, 2, 6, 6), np.float32)
+    nodes = (node("MaxPool", "x", "y", "", **_POOL),)
+    row = Row("pool", nodes, {"x": x}, {"y": np.zeros((1, 2, 3, 3))})
+    assert not _run(row, fused=True)[1]
