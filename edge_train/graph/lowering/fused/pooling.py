@@ -17,7 +17,7 @@ MOST_TAPS = 255
 
 @fuses("MaxPool", domain="")
 def max_pool(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
-    """Where nothing but its gradient reads the indices; without any, onnxruntime is quick itself."""
+    """Where its gradient alone reads the indices; without any, onnxruntime is quick itself."""
     x, mask = node.inputs[0], b.node.output(1)
     readers = b.source.consumers().get(mask, ()) if mask else ()
     if not readers or any(reader.op_type != "MaxPoolGrad" for reader in readers):
