@@ -56,6 +56,7 @@ def chain_of_products(folder: Path, rows: int, columns: int, layers: int) -> Pat
     return folder / "model.onnx"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
     path = chain_of_products(tmp_path / "m", 1024, 1024, 20)  # 80 MiB

@@ -146,10 +146,11 @@ def test_a_pause_that_lasts_too_long_is_a_stop(world: World) -> None:
             },
             PauseReason.UNPLUGGED,
         ),
-        (
+        pytest.param(
             {"min_memory": 2**30},
             {"proc/meminfo": "MemAvailable: 1000 kB"},
             PauseReason.LOW_MEMORY,
+            marks=pytest.mark.slow,
         ),
         (
             {"max_pressure": 10},
@@ -175,6 +176,7 @@ def test_u106_every_reason_is_told(
     assert world.events[0][1]["reason"] == reason.value
 
 
+@pytest.mark.slow
 def test_low_memory_stops_soon(world: World) -> None:
     """A run that is short of memory is saved before the kernel ends it."""
     world.set("proc/meminfo", "MemAvailable: 1000 kB")

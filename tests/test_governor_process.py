@@ -69,6 +69,7 @@ BATTERY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "files", "reason"),
     [
@@ -123,6 +124,7 @@ def test_u095_pauses_are_quiet() -> None:
     assert told["cpu"] < 0.02 * told["wall"], told
 
 
+@pytest.mark.slow
 def test_u105_sigterm_in_a_pause_is_heard(tmp_path: Path) -> None:
     """U105: a run that waits for cooler weather saves and leaves when it is told to."""
     zone = "sys/class/thermal/thermal_zone0"

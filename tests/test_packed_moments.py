@@ -236,6 +236,7 @@ def _curve(folder: Path, moments: str, weight_decay: float = 0.01) -> np.ndarray
     return np.array(losses)
 
 
+@pytest.mark.slow
 def test_the_mlps_curve_of_220_steps_drifts_by_less_than_a_thousandth(tmp_path: Path) -> None:
     """The mean distance; single batches differ by more, as they do for any change of 1e-4."""
     write_checkpoint(tmp_path / "checkpoint")

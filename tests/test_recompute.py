@@ -182,6 +182,7 @@ print(state.parameters["w0"].grad.sum())
 _GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": "100000"}
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_chain_falls(tmp_path: Path) -> None:
     """16 layers of 4 MB: 64 MB kept, or four cuts and a segment of four."""
     chain(tmp_path, 16)

@@ -88,6 +88,7 @@ raise SystemExit(cli.main(["inspect", sys.argv[1]]))
     assert "training model" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_pipe_that_is_closed_early_is_quiet() -> None:
     """edge-train inspect ... | head -1"""
     command = [sys.executable, "-m", "edge_train", "inspect", *map(str, [CASE.folder] * 200)]

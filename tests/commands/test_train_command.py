@@ -29,9 +29,12 @@ def _wait_for_state(process: subprocess.Popen[str], folder: Path) -> None:
 def test_u105_a_signal_saves_and_exits_75(tmp_path: Path, number: signal.Signals) -> None:
     path, run = run_file(tmp_path), tmp_path / "run"
     process = start("train", path, "--epochs", 1000, "--save-every", 0.2)
-    _wait_for_state(process, run)
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    try:
+        _wait_for_state(process, run)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 75
     reason = "interrupted" if number == signal.SIGINT else "terminated"
     assert f"ended  {reason}" in out
@@ -66,6 +69,7 @@ def test_killed_three_times_it_ends_as_if_nothing_had_happened(
     assert float(best.split()[2]) >= 0.98
 
 
+@pytest.mark.slow
 def test_started_again_when_done_it_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

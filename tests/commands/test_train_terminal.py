@@ -13,7 +13,13 @@ import termios
 import time
 from pathlib import Path
 
-from support.runs import run_file
+import pytest
+from support.runs import heard, run_file
+
+
+def _on_its_terminal() -> None:
+    heard()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class Terminal:
@@ -28,7 +34,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_on_its_terminal,
         )
         os.close(theirs)
         self.text = ""
@@ -54,6 +60,7 @@ class Terminal:
         return self._process.wait(timeout=60)
 
 
+@pytest.mark.slow
 def test_a_bar_is_drawn_ctrl_c_stops_and_the_same_command_goes_on(tmp_path: Path) -> None:
     path = run_file(tmp_path)
     words = ("train", path, "--set", "evaluation.every=100000", "--epochs", 8)

@@ -40,6 +40,7 @@ def test_compressed_npz_is_read(tmp_path: Path) -> None:
     assert np.array_equal(array, X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["npz", "npy", "csv"])
 def test_a_file_cut_anywhere_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"d.{kind}"

@@ -44,6 +44,7 @@ def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["host", "opencl"])
 def test_under_the_address_sanitizer(
     devices: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -80,6 +81,7 @@ def test_on_emulated_arm(emulator: str, triple: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_the_sanitizer_sees_a_fault(tmp_path: Path) -> None:
     """The same program, with a copy that goes one byte too far: it must not pass."""
     text = TEST.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,12 @@ def run_file(folder: Path) -> Path:
     return path
 
 
+def heard() -> None:
+    """For a child: signals count, whatever started the tests (nohup and shells ignore some)."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(*words: object) -> subprocess.Popen[str]:
     """The command, with its output in pipes."""
     return subprocess.Popen(
@@ -49,6 +56,7 @@ def start(*words: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heard,
     )
 
 

@@ -89,6 +89,7 @@ def test_what_a_part_trains(name: str, expected: list[str]) -> None:
     assert work.feeds()[0][0].shape == (1, 784)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "millions"),
     [("mlp64", 2 * 64 * (2 * 784 * 500 + 3 * 500 * 10) / 1e6), ("wide", 2 * 2 * 4000 * 3999 / 1e6)],

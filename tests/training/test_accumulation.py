@@ -85,6 +85,7 @@ def test_rows_of_a_time_major_input_are_found(rng: np.random.Generator) -> None:
     assert not np.array_equal(by_rows, _trained(case, Batches([swapped]), epochs=3))
 
 
+@pytest.mark.slow
 def test_dropout_draws_the_same_after_a_resume(tmp_path: Any, rng: np.random.Generator) -> None:
     case = ZOO["transformer_decomposedLN_erf_dropout"]
     data = _rows(case, 12, rng)

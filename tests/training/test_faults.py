@@ -69,6 +69,7 @@ def test_truncation_at_every_block_falls_back_and_says_so(two_states: Path) -> N
     assert RunFolder(two_states).newest()[0] == newest
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_that_counts_falls_back(
     two_states: Path, rng: np.random.Generator
 ) -> None:

@@ -147,6 +147,7 @@ def test_a_loader_with_a_length_knows_its_steps() -> None:
     assert made.optimizer.get_learning_rate() == pytest.approx(0.1 / 12)
 
 
+@pytest.mark.slow
 def test_a_list_of_batches_and_a_dataset_train_like_the_arrays(tmp_path: Any) -> None:
     training, _ = digits()
     x, labels = training.x[:24], training.labels[:24]

@@ -67,6 +67,7 @@ def test_u040_u102_two_hundred_kills_lose_no_run(tmp_path: Path) -> None:
         assert not list((tmp_path / f"run-{number}").glob(".*.tmp"))
 
 
+@pytest.mark.slow
 def test_a_few_kills_lose_no_run(tmp_path: Path) -> None:
     expected = _uninterrupted(tmp_path / "whole")
     finished = _kill(tmp_path / "run", 5)

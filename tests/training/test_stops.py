@@ -115,6 +115,7 @@ def _written() -> int:
         return int(next(line.split()[1] for line in file if line.startswith("wchar")))
 
 
+@pytest.mark.slow
 def test_u107_between_saves_nothing_goes_to_the_card(tmp_path: Path) -> None:
     seen: list[int] = []
     log = Progress(RunFolder(tmp_path).metrics, quiet=True)
