@@ -171,7 +171,13 @@ def _rows_of_classes(prediction: Array, target: Array) -> tuple[Array, Array]:
     if prediction.ndim < 2 or prediction.shape[1] == 1:  # the positive class's logit
         positive = prediction.reshape(-1)
         scores = np.stack([np.zeros_like(positive), positive], axis=1)
-        labels = (np.asarray(target).reshape(-1) > 0.5).astype(np.int64)
+        values = np.asarray(target).reshape(-1)
+        if values.size and not 0 <= values.min() <= values.max() <= 1:
+            raise ValueError(
+                "accuracy and f1 of a single output need a target from 0 to 1, got "
+                f"{values.min():.4g} to {values.max():.4g}; mae and rmse judge numbers"
+            )
+        labels = (values > 0.5).astype(np.int64)
     else:
         classes = prediction.shape[1]
         if target.shape == prediction.shape and target.dtype.kind == "f":

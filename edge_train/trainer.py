@@ -217,6 +217,8 @@ class Trainer:
             self.tell,
         )
         run = keeper.take_up(self._run)
+        if self._evaluator is not None:
+            self._evaluator.rehearse()
         loop = Loop(
             self.module,
             self.optimizer,

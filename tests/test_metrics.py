@@ -103,3 +103,9 @@ def test_predictions_that_do_not_fit() -> None:
         measured("accuracy", SCORES, LABELS.astype(np.float32))
     with pytest.raises(ValueError, match="mae needs a target of the prediction's shape"):
         measured("mae", SCORES, SCORES[:, :2])
+
+
+@pytest.mark.parametrize("name", ["accuracy", "f1"])
+def test_numbers_are_no_classes_of_a_single_output(name: str) -> None:
+    with pytest.raises(ValueError, match="a target from 0 to 1, got 3 to 9; mae and rmse"):
+        measured(name, np.linspace(0, 9, 10).reshape(10, 1), np.arange(9.0, -1, -1)[:, None])

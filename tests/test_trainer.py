@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -140,3 +141,35 @@ def test_data_of_another_shape_is_refused_before_the_folder_is_made(tmp_path: Pa
     with pytest.raises(ShapeMismatch, match="'pixels': expected shape"):
         trainer(steps=1, folder=tmp_path / "run", evaluation=(test.x[:, :, 1:], test.labels))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_metric_that_does_not_fit_is_told_before_the_first_step(tmp_path: Path) -> None:
+    made = judged_trainer(tmp_path, steps=3, metrics=["mae"])
+    with pytest.raises(ValueError, match="mae needs a target of the prediction's shape"):
+        made.run()
+    assert made.optimizer.step_count == 0
+
+
+def test_the_rehearsal_of_metrics_leaves_no_trace(tmp_path: Path) -> None:
+    """Evaluation data that draws from the random numbers that a run keeps."""
+    _, test = digits()
+
+    class Drawing:
+        def __len__(self) -> int:
+            return 64
+
+        def __getitem__(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+            return test.x[row] * np.float32(random.random()), test.labels[row]
+
+    def made(folder: Path, steps: int) -> list[float]:
+        random.seed(7)
+        options = {"metrics": ["accuracy"], "evaluate_every": 2, "steps": steps}
+        training = (test.x[64:], test.labels[64:])
+        made = Trainer.from_artifacts(
+            ARTIFACTS, training, evaluation=Drawing(), folder=folder, schedule=0.01, **options
+        )
+        return [made.run().metrics["loss"], random.random()]
+
+    whole = made(tmp_path / "whole", 4)
+    made(tmp_path / "parts", 2)
+    assert made(tmp_path / "parts", 4) == whole

@@ -23,7 +23,7 @@ examples:
 
 exit codes: 0 evaluated, 2 a mistake in the file or the flags, or an unusable file
 """
-_OWN = ("--artifacts", "--folder", "--evaluation", "--batch-size", "--metrics")
+_OWN = ("--artifacts", "--folder", "--data", "--evaluation", "--batch-size", "--metrics")
 
 
 def add_parser(commands: Any) -> None:

@@ -189,7 +189,8 @@ def _summary(result: Result) -> Iterator[str]:
     if result.best is not None:
         best = result.best
         rows.append(("best", f"{best.metric} {best.value:.4g} at step {best.step}"))
-    rows += [(f"paused: {reason}", f"{time:.0f} s") for reason, time in result.paused.items()]
+    pauses = [(reason.replace("_", " "), time) for reason, time in result.paused.items()]
+    rows += [(f"paused: {reason}", f"{time:.0f} s") for reason, time in pauses]
     if result.throttled:
         rows.append(("throttled", f"{result.throttled / 60:.1f} min"))
     rows.append(("peak memory", f"{result.peak_memory / 2**20:.0f} MB"))

@@ -14,6 +14,7 @@ from edge_train.module import Module
 from edge_train.training.feeds import Feeder
 from edge_train.training.order import Position, Reader
 from edge_train.training.predictions import Judged
+from edge_train.training.process import random_state, restore_random_state
 
 LOSS = "loss"
 
@@ -75,6 +76,23 @@ class Evaluator:
         if not count:
             raise DataError("evaluation: the split has no rows")
         return {LOSS: total / count, **{metric.name: metric.value() for metric in measured}}
+
+    def rehearse(self) -> None:
+        """Judges one batch: metrics that do not fit the data are told now, not after an epoch.
+
+        ValueError, DataError; leaves the module in training mode.
+        """
+        if not self.metrics:
+            return
+        random = random_state()  # the data may draw: a resumed run has one rehearsal more
+        self.module.eval()
+        try:
+            for batch, _ in self.reader.one_epoch(Position()):
+                self._batch(self.feeder.feed(batch), make(self.metrics))
+                return
+        finally:
+            self.module.train()
+            restore_random_state(random)
 
     def _batch(self, feeds: dict[str, np.ndarray], measured: Sequence[Metric]) -> float:
         made = self.module(**feeds)
