@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from edge_train import dtypes
 from edge_train.errors import ShapeMismatch
 from edge_train.graph import ir
 from edge_train.graph.lowering import LabelRange
+from edge_train.runtime import onnxruntime
 from edge_train.session import Fed, shape_of
 
 _REMEMBERED_SHAPES = 256
@@ -28,7 +28,7 @@ class InputSpec:
     def __init__(self, values: Sequence[ir.Value], labels: Sequence[LabelRange]) -> None:
         self.names = tuple(value.name for value in values)
         self.values = tuple(values)
-        self._labels = tuple(label for label in labels if not label.observed)
+        self.labels = tuple(label for label in labels if not label.observed)
         self._dtypes = tuple(
             None if value.elem_type is None else dtypes.NUMPY.get(value.elem_type)
             for value in values
@@ -47,7 +47,7 @@ class InputSpec:
             feeds = dict(zip(self.names, args, strict=True))
         else:
             self._check(feeds)
-        for label in self._labels:
+        for label in self.labels:
             check_labels(label, feeds[label.labels])
         return feeds
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
 
 from edge_train import adapter as adapters
 from edge_train import export
@@ -21,6 +20,7 @@ from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import ArtifactError, NominalStateError
 from edge_train.fused_training import FusedTraining, Updating
 from edge_train.graph import ir, onnx_codec, subset
+from edge_train.graph.lowering import LabelRange
 from edge_train.graph.passes import evaluation_form
 from edge_train.graph.roles import Roles
 from edge_train.inputs import as_array, as_ortvalue
@@ -35,6 +35,7 @@ from edge_train.placement import (
     release,
 )
 from edge_train.program import Program, TrainingProgram
+from edge_train.runtime import onnxruntime
 from edge_train.session import Fed
 
 if TYPE_CHECKING:
@@ -193,6 +194,11 @@ class Module(ParameterBuffers):
     def input_values(self) -> tuple[ir.Value, ...]:
         """Name, element type and dims of what a call is fed, in order, for the current mode."""
         return self._program().inputs.values
+
+    @property
+    def label_ranges(self) -> tuple[LabelRange, ...]:
+        """The classes of the training graph's losses, by the input with their numbers."""
+        return self._train.inputs.labels
 
     @property
     def moves_statistics(self) -> bool:

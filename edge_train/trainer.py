@@ -34,6 +34,7 @@ from edge_train.training.checks import (
 from edge_train.training.evaluation import LOSS, Evaluator, watched
 from edge_train.training.feeds import Feeder
 from edge_train.training.keeper import Keeper
+from edge_train.training.labels import check_labels
 from edge_train.training.loading import Wanted, load
 from edge_train.training.loop import Callback, Loop, Shows
 from edge_train.training.order import Reader
@@ -122,6 +123,7 @@ class Trainer:
         )
         self._feeder = self._feeder.for_batches(self._reader)
         check_fits(self._feeder, self._reader)
+        check_labels(module.label_ranges, self._feeder, self._reader.source)
         check_repeats(data, "epochs", epochs)
         check_repeats(evaluation, "evaluation", 2)
         self._evaluator = self._make_evaluator(evaluation, metrics, judged)
@@ -302,6 +304,7 @@ class Trainer:
         reader = Reader(rows, size, 0, shuffle=False, drop_last=fixed)
         feeder = self._feeder.for_graph(evaluation_inputs(self.module)).for_batches(reader)
         check_fits(feeder, reader)
+        check_labels(self.module.label_ranges, feeder, rows)
         made = Evaluator(self.module, reader, feeder, tuple(metrics), judged)
         made.larger_is_better(self._goal.best)
         return made

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from support.digits import digits, fresh_module, trainer, weights
 
 from edge_train import dtypes
 from edge_train.data.images import ImageRows
-from edge_train.data.sources import ArrayRows, Batches
+from edge_train.data.sources import ArrayRows, Batches, Subset
 from edge_train.errors import DataError
 from edge_train.graph import ir
 from edge_train.schedules import constant
@@ -168,5 +169,31 @@ def test_a_list_of_batches_and_a_dataset_train_like_the_arrays(tmp_path: Any) ->
 
 def test_labels_out_of_range_name_the_step() -> None:
     training, _ = digits()
+    made = trainer(data=Batches([(training.x, training.labels + 3)]), steps=3)
     with pytest.raises(DataError, match=r"the batch of step 1 cannot be learned: label 1\d "):
-        trainer(data=(training.x, training.labels + 3), steps=3, batch_size=1437).run()
+        made.run()
+
+
+def test_labels_of_arrays_are_all_looked_at_before_the_first_step() -> None:
+    training, test = digits()
+    labels = training.labels.copy()
+    labels[[77, 200]] = 10, -1
+    said = r"row 77 of the data: label 10 in 'labels' is outside 0..9 \(10 classes\); so it is in 2"
+    for data in ((training.x, labels), {"labels": labels.astype(np.float64), "pixels": training.x}):
+        with pytest.raises(DataError, match=said):
+            trainer(data=data, steps=3)
+    chosen = Subset(ArrayRows((training.x, labels)), np.arange(100, 300))
+    with pytest.raises(DataError, match="row 200 of the data: label -1"):
+        trainer(data=chosen, steps=3)
+    trainer(data=Subset(ArrayRows((training.x, labels)), np.arange(77)), steps=3)
+    with pytest.raises(DataError, match="row 0 of the data: label"):
+        trainer(steps=3, evaluation=(test.x, test.labels + 10))
+
+
+def test_a_folder_with_too_many_classes_is_refused(tmp_path: Path) -> None:
+    for number in range(12):
+        place = tmp_path / f"class {number:02d}" / "a.png"
+        place.parent.mkdir()
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(place)
+    with pytest.raises(DataError, match=r"class 10/a.png': label 10 in .* so it is in 2 rows"):
+        trainer(data=ImageRows.of(tmp_path, size=8, channels=1), steps=3)
