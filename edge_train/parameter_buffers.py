@@ -9,7 +9,6 @@ import os
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from edge_train import dtypes, optimizer, streams
 from edge_train.checkpoint.state import CheckpointState
@@ -27,6 +26,7 @@ from edge_train.placement import (
     spread,
 )
 from edge_train.program import TrainingProgram
+from edge_train.runtime import onnxruntime
 
 
 class ParameterBuffers:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import onnxruntime
 
 from edge_train import dtypes
 from edge_train.arena import Arena
@@ -26,6 +25,7 @@ from edge_train.graph.shapes import Shapes
 from edge_train.inputs import InputSpec, as_array, label_text
 from edge_train.kernels.dispatch import fuses_graphs
 from edge_train.placement import check_trainable_types
+from edge_train.runtime import onnxruntime
 from edge_train.session import Fed, GraphRunner, Rewrite, unknown_ops, unsupported_text
 
 

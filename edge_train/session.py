@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-import onnxruntime
 
 from edge_train import dtypes
 from edge_train.errors import ArtifactError, NativeError, RunError, UnsupportedOp
@@ -21,6 +20,7 @@ from edge_train.graph import ir, onnx_codec
 from edge_train.graph.constants import without_uniform_constants
 from edge_train.graph.order import memory_order
 from edge_train.kernels import native
+from edge_train.runtime import onnxruntime
 from edge_train.scratch import scratch_file
 
 #: a tensor that goes into or comes out of a graph
