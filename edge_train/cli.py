@@ -19,6 +19,9 @@ from edge_train.commands import eval as evaluate
 from edge_train.errors import EdgeTrainError, MemoryBudgetExceeded
 
 
+_MOST_LISTED = 12
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="edge-train", description="On-device fine-tuning on the stock onnxruntime wheel."
@@ -83,7 +86,18 @@ def _told(error: Exception) -> str:
         return error.strerror if error.filename is None else f"'{error.filename}': {error.strerror}"
     hint = "; edge-train doctor says what is missing here"
     more = hint if isinstance(error, ModuleNotFoundError) else ""
-    return f"{' '.join(str(error).split())}{more}"
+    return f"{' '.join(_shortened(str(error)).split())}{more}"
+
+
+def _shortened(text: str) -> str:
+    """The text without the later items of a long list (lines that begin with two blanks)."""
+    lines = text.split("\n")
+    items = [number for number, line in enumerate(lines) if line.startswith("  ")]
+    if len(items) <= _MOST_LISTED:
+        return text
+    left_out = items[_MOST_LISTED:]
+    lines[left_out[0]] = f"  and {len(left_out)} more."
+    return "\n".join(line for number, line in enumerate(lines) if number not in left_out[1:])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

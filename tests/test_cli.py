@@ -97,6 +97,7 @@ def test_wrong_words(words: list[str], said: str, capsys: pytest.CaptureFixture[
     ("raised", "code", "said"),
     [
         (ArtifactError("several:\n  one\n  two"), 2, "edge-train: several: one two\n"),
+        (ArtifactError("n:" + "\n  x" * 40 + "\nend"), 2, f"n:{' x' * 12} and 28 more. end\n"),
         (PermissionError(13, "Permission denied", "/x"), 2, "'/x': Permission denied\n"),
         (OSError(28, "No space left on device"), 2, "edge-train: No space left on device\n"),
         (FileNotFoundError("no 'x'"), 2, "edge-train: no 'x'\n"),

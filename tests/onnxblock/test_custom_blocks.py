@@ -396,3 +396,19 @@ def test_checkpoint_into_a_model(tmp_path: Path) -> None:
         onnxblock.load_checkpoint_to_model(made.nominal_checkpoint, model)
     with pytest.raises(RuntimeError):
         onnxblock.save_checkpoint(None, tmp_path / "none")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weight_decay": float("nan")},
+        {"weight_decay": -0.1},
+        {"eps": float("inf")},
+        {"betas": (0.9, 1.0)},
+        {"betas": (float("nan"), 0.9)},
+    ],
+)
+def test_settings_that_no_step_can_be_made_with_are_refused(settings: dict[str, Any]) -> None:
+    (name,) = settings
+    with pytest.raises(ValueError, match=name):
+        onnxblock.optim.AdamW(**settings)

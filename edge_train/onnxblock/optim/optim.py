@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 
 from edge_train.onnxblock import blocks, graphs
 from edge_train.onnxblock.onnxblock import ForwardBlock
+from edge_train.optimizer_settings import check_betas, check_number
 
 _MICROSOFT = "com.microsoft"
 
@@ -46,7 +47,10 @@ class SGDOptimizer(blocks.Block):
 
 
 class AdamWOptimizer(blocks.Block):
-    """The update node of AdamW (adam_mode 1: the decay after the step)."""
+    """The update node of AdamW (adam_mode 1: the decay after the step).
+
+    ValueError, TypeError for settings that no step could be made with: NaN, below 0, betas of 1.
+    """
 
     def __init__(
         self,
@@ -56,11 +60,12 @@ class AdamWOptimizer(blocks.Block):
         weight_decay: float | None = 0.0,
     ) -> None:
         super().__init__()
+        alpha, beta = check_betas("betas", betas)
         self._attributes: dict[str, Any] = {
-            "alpha": float(betas[0]),
-            "beta": float(betas[1]),
-            "epsilon": 1e-6 if eps is None else float(eps),
-            "weight_decay": float(weight_decay or 0.0),
+            "alpha": alpha,
+            "beta": beta,
+            "epsilon": check_number("eps", 1e-6 if eps is None else eps),
+            "weight_decay": check_number("weight_decay", weight_decay or 0.0),
             "correct_bias": int(bool(bias_correction)),
             "adam_mode": 1,
         }
