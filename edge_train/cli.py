@@ -18,7 +18,6 @@ from edge_train.commands import artifacts, convert, doctor, estimate, export, in
 from edge_train.commands import eval as evaluate
 from edge_train.errors import EdgeTrainError, MemoryBudgetExceeded
 
-
 _MOST_LISTED = 12
 
 

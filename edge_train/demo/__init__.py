@@ -113,7 +113,8 @@ def _train(
     times: list[float] = []
     total = epochs * -(-len(data.labels) // batch)
     module.train()
-    with tqdm(total=total, unit="step", desc="fine-tuning", file=sys.stderr) as bar:
+    about = {"unit": "step", "desc": "fine-tuning", "file": sys.stderr}
+    with tqdm(total=total, disable=None, **about) as bar:  # None: a bar on terminals alone
         for _ in range(epochs):
             for x, labels in data.batches(batch, rng):
                 start = time.perf_counter()
