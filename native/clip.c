@@ -36,9 +36,9 @@ static inline vi lane_bits(void) {
 static inline uint32_t bits_of(vi mask) {
 #if defined(__AVX512F__)
   return (uint32_t)__builtin_ia32_cvtd2mask512(mask);
-#elif defined(__AVX2__)
+#elif VL_BYTES == 32
   return (uint32_t)__builtin_ia32_movmskps256((vf)mask);
-#elif defined(__SSE2__)
+#elif defined(__SSE2__) && VL_BYTES == 16
   return (uint32_t)__builtin_ia32_movmskps((vf)mask);
 #else
   vi weighed = mask & lane_bits();

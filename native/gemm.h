@@ -7,9 +7,9 @@
 
 #include "vec.h"
 
-#if defined(__AVX512F__)
+#if VL_BYTES == 64
 enum { MR = 12, NV = 2 };
-#elif defined(__AVX2__)
+#elif VL_BYTES == 32
 enum { MR = 6, NV = 2 };
 #elif defined(__aarch64__)
 enum { MR = 8, NV = 2 };

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(ET_WIDE) /* wide: made of smaller vectors, to test without AVX-512 */
 #define VL_BYTES 64
 #elif defined(__AVX2__)
 #define VL_BYTES 32
@@ -31,10 +31,10 @@ static inline vf choose(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) |
 #if defined(__AVX512F__)
 static inline vf vmax(vf a, vf b) { return __builtin_ia32_maxps512_mask(a, b, a, -1, 4); }
 static inline vf vmin(vf a, vf b) { return __builtin_ia32_minps512_mask(a, b, a, -1, 4); }
-#elif defined(__AVX2__)
+#elif VL_BYTES == 32
 static inline vf vmax(vf a, vf b) { return __builtin_ia32_maxps256(a, b); }
 static inline vf vmin(vf a, vf b) { return __builtin_ia32_minps256(a, b); }
-#elif defined(__SSE2__)
+#elif defined(__SSE2__) && VL_BYTES == 16
 static inline vf vmax(vf a, vf b) { return __builtin_ia32_maxps(a, b); }
 static inline vf vmin(vf a, vf b) { return __builtin_ia32_minps(a, b); }
 #else
@@ -44,11 +44,11 @@ static inline vf vmin(vf a, vf b) { return choose(a < b, a, b); }
 
 /* By halves: a chain of VL additions would cost more than many a row. */
 static inline float sum_of(vf v) {
-#if defined(__AVX512F__)
+#if VL_BYTES == 64
   const vi lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   v += __builtin_shuffle(v, lanes + 8);
   v += __builtin_shuffle(v, lanes + 4);
-#elif defined(__AVX2__)
+#elif VL_BYTES == 32
   const vi lanes = {0, 1, 2, 3, 4, 5, 6, 7};
   v += __builtin_shuffle(v, lanes + 4);
 #else
@@ -66,7 +66,7 @@ static inline vf load_part(const float *p, size_t count) {
 static inline void store_part(float *p, vf v, size_t count) {
   __builtin_ia32_storeups512_mask(p, v, (uint16_t)((1u << count) - 1));
 }
-#elif defined(__AVX2__)
+#elif VL_BYTES == 32
 static inline vi first_lanes(size_t count) { return (vi){0, 1, 2, 3, 4, 5, 6, 7} < (vi){0} + (int32_t)count; }
 static inline vf load_part(const float *p, size_t count) {
   return __builtin_ia32_maskloadps256((const vf *)p, first_lanes(count));

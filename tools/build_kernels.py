@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import llvmlite.binding as llvm  # noqa: E402
-from native_objects import COMPILERS, compile_sources  # noqa: E402
+from native_objects import COMPILERS, FORCED, compile_sources  # noqa: E402
 from numba import njit, types  # noqa: E402
 
 from edge_train.kernels import steps  # noqa: E402
@@ -225,7 +225,7 @@ def link_sanitized(objects: list[Path], library: Path) -> None:
     subprocess.run(["gcc", *flags, "-o", str(library), *map(str, objects)], check=True)
 
 
-def build(target: Target, folder: Path, sanitized: bool = False) -> Path:
+def build(target: Target, folder: Path, sanitized: bool = False, forced: str | None = None) -> Path:
     """Builds the library of one architecture into ``folder``."""
     library = folder / f"libedge_train_{target.machine}.so"
     with tempfile.TemporaryDirectory() as scratch:
@@ -233,7 +233,7 @@ def build(target: Target, folder: Path, sanitized: bool = False) -> Path:
         for variant in target.variants:
             objects.append(Path(scratch) / f"{variant.name}.o")
             objects[-1].write_bytes(object_code(target, variant))
-        objects += compile_sources(target.machine, Path(scratch), sanitized)
+        objects += compile_sources(target.machine, Path(scratch), sanitized, forced)
         if sanitized:
             link_sanitized(objects, library)
         else:
@@ -251,6 +251,9 @@ def main() -> None:
     parser.add_argument(
         "--sanitize", action="store_true", help="this machine's, under ASan and UBSan, for tests"
     )
+    parser.add_argument(
+        "--level", choices=list(FORCED), help="x86-64: the kernels that run, for tests of them"
+    )
     arguments = parser.parse_args()
     unknown = set(arguments.machine) - set(names)
     if unknown:
@@ -262,7 +265,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     for target in TARGETS:
         if target.machine in arguments.machine:
-            library = build(target, arguments.out, arguments.sanitize)
+            library = build(target, arguments.out, arguments.sanitize, arguments.level)
             print(f"{library}: {library.stat().st_size} bytes")
 
 

@@ -38,6 +38,11 @@ SANITIZED = (
 )
 
 
+#: builds for tests: one of these levels whatever the processor; "wide" makes the vectors of AVX-512
+#: of smaller ones, so that its kernels run anywhere
+FORCED = {"base": 0, "avx2": 1, "wide": 2}
+
+
 @dataclass(frozen=True)
 class Compiler:
     """A C compiler for an architecture, and the flags of each of its instruction sets."""
@@ -93,8 +98,12 @@ COMPILERS = {
 }
 
 
-def compile_sources(machine: str, folder: Path, sanitized: bool = False) -> list[Path]:
+def compile_sources(
+    machine: str, folder: Path, sanitized: bool = False, forced: str | None = None
+) -> list[Path]:
     """Object files of every C source for ``machine``, made in ``folder``.
+
+    ``forced``, one of FORCED: the level that runs, on x86-64.
 
     Errors: SystemExit naming the compiler's package where there is none.
     """
@@ -106,10 +115,15 @@ def compile_sources(machine: str, folder: Path, sanitized: bool = False) -> list
     objects = []
     common = [flag for flag in FLAGS if flag not in ("-ffreestanding", "-nostdlib", "-O3")]
     common = [*common, *SANITIZED] if sanitized else list(FLAGS)
+    every = dict(compiler.levels)
+    if forced is not None:
+        common.append(f"-DET_LEVEL={FORCED[forced]}")
+        if forced == "wide":
+            every["avx512"] = (*every["avx2"], "-DET_WIDE", "-Wno-psabi")
     for source in sorted(SOURCES.glob("*.c")):
         if source.name in _parts() or (sanitized and source.name == "memory.c"):
             continue
-        levels = compiler.levels if source.name == KERNELS else {"": compiler.levels["base"]}
+        levels = every if source.name == KERNELS else {"": every["base"]}
         for level, flags in levels.items():
             target = folder / f"{source.stem}{level and '_' + level}.o"
             define = [f"-DET_ISA={level}"] if level else []
