@@ -35,7 +35,7 @@ def open_path(path: str | os.PathLike[str], **options: object) -> Rows:
         arrays = {file.stem: map_npy(file) for file in sorted(place.glob("*.npy"))}
         return ArrayRows(arrays) if arrays else ImageRows.of(place, **options)  # type: ignore[arg-type]
     if not place.exists():
-        raise FileNotFoundError(f"data: there is no file or folder '{place}'")
+        raise FileNotFoundError(f"there is no file or folder '{place}'")
     suffix = place.suffix.lower()
     if suffix == ".npz":
         return ArrayRows(map_npz(place))
@@ -43,7 +43,7 @@ def open_path(path: str | os.PathLike[str], **options: object) -> Rows:
         return ArrayRows((map_npy(place),))
     if suffix in (".csv", ".tsv"):
         return read_csv(place, **options)  # type: ignore[arg-type]
-    raise DataError(f"data: '{place}' is no .npz, .npy, .csv, .tsv file and no folder")
+    raise DataError(f"'{place}' is no .npz, .npy, .csv, .tsv file and no folder")
 
 
 def map_npy(path: Path) -> Array:
@@ -51,9 +51,9 @@ def map_npy(path: Path) -> Array:
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"data: '{path}' is no usable .npy file: {error}") from error
+        raise DataError(f"'{path}' is no usable .npy file: {error}") from error
     if array.ndim == 0:
-        raise DataError(f"data: '{path}' holds a single number, expected rows")
+        raise DataError(f"'{path}' holds a single number, expected rows")
     return array
 
 
@@ -68,7 +68,7 @@ def map_npz(path: Path) -> Mapping[str, Array]:
                 else:
                     arrays[_stem(member)] = _read(archive, member, path)
     except (zipfile.BadZipFile, ValueError, OSError, EOFError, struct.error) as error:
-        raise DataError(f"data: '{path}' is no usable .npz file: {error}") from error
+        raise DataError(f"'{path}' is no usable .npz file: {error}") from error
     return arrays
 
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edge_train import schedules
 from edge_train.data import Rows, Subset, open_path
 from edge_train.data.classes import CLASSES, classes_in, classes_of, numbered_like
 from edge_train.errors import DataError
@@ -21,9 +17,9 @@ from edge_train.graph import ir
 from edge_train.module import Module
 from edge_train.optimizer import Optimizer
 from edge_train.progress import Progress
-from edge_train.runfile.options import Data, Options, Rate, Training
+from edge_train.runfile.options import Data, Options, Training
+from edge_train.runfile.rates import schedule_of
 from edge_train.runfile.reading import RunFileError
-from edge_train.schedules import Schedule
 from edge_train.trainer import Trainer
 from edge_train.training.checks import check_fits, evaluation_inputs
 from edge_train.training.evaluation import LOSS, Evaluator
@@ -50,7 +46,7 @@ def trainer_of(options: Options, *, fresh: bool = False) -> Trainer:
         loaded.module,
         loaded.optimizer,
         kept,
-        schedule=_schedule(options.schedule),
+        schedule=schedule_of(options.schedule),
         batch_size=training.batch_size,
         micro_batch=loaded.micro_batch(training.micro_batch),
         epochs=training.epochs,
@@ -168,6 +164,7 @@ def sources(options: Options, module: Module) -> tuple[Rows | None, Rows]:
     """(evaluation rows or None, training rows)."""
     if options.data.split and options.data.evaluation:
         raise RunFileError("data.split: evaluation has data of its own; give one of the two")
+    _check_keys(options.data)
     if options.data.split:
         return split_rows(options, module)
     return evaluation_rows(options, module), _training_rows(options, module)
@@ -201,8 +198,35 @@ def _opened(key: str, path: Path, data: Data, module: Module) -> Rows:
         raise RunFileError(f"data.{key}: {error}") from error
 
 
+#: the keys that only some readers know
+_KEYS = {
+    "images": ("size", "channels", "mean", "std", "unreadable"),
+    "tables": ("label", "features"),
+    "arrays": (),
+}
+
+
+def _check_keys(data: Data) -> None:
+    """RunFileError for a key that says nothing about the data given."""
+    paths = [path for path in (data.train, data.evaluation) if path is not None]
+    if not paths:
+        return
+    known = {key for path in paths for key in _KEYS[_reader(path)]}
+    default = Data()
+    for key in (key for keys in _KEYS.values() for key in keys):
+        if key not in known and getattr(data, key) != getattr(default, key):
+            raise RunFileError(f"data.{key}: means nothing to '{paths[0]}'")
+
+
+def _reader(path: Path) -> str:
+    if path.suffix.lower() in (".csv", ".tsv"):
+        return "tables"
+    return "images" if path.is_dir() and not any(path.glob("*.npy")) else "arrays"
+
+
 def _reader_options(path: Path, data: Data, module: Module) -> dict[str, Any]:
-    if path.is_dir() and not any(path.glob("*.npy")):
+    reader = _reader(path)
+    if reader == "images":
         shape = _image_shape(module.input_values()[0])
         size = data.size if data.size is not None else shape[1:]
         if size == ():
@@ -211,7 +235,7 @@ def _reader_options(path: Path, data: Data, module: Module) -> dict[str, Any]:
         skips = data.unreadable == "skip"
         options = {"size": size, "channels": channels, "mean": data.mean, "std": data.std}
         return {**options, "skips": skips}
-    if path.suffix.lower() in (".csv", ".tsv"):
+    if reader == "tables":
         label = list(data.label) if isinstance(data.label, tuple) else data.label
         return {"label": label, "features": data.features or None}
     return {}
@@ -240,78 +264,6 @@ def _split(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
         raise RunFileError(f"data.split: {share} of {len(rows)} rows leaves one side empty")
     order = np.random.default_rng([seed, 2**31]).permutation(len(rows)).astype(np.int64)
     return Subset(rows, np.sort(order[:held])), Subset(rows, np.sort(order[held:]))
-
-
-# ---- schedule ----------------------------------------------------------------------------------
-
-_KINDS: Mapping[str, tuple[Callable[..., Schedule], tuple[str, ...]]] = {
-    "constant": (schedules.constant, ("warmup",)),
-    "linear": (schedules.linear, ("total", "warmup")),
-    "cosine": (schedules.cosine, ("total", "warmup", "floor")),
-    "one_cycle": (schedules.one_cycle, ("total", "rise", "start_factor", "end_factor")),
-    "step": (schedules.stepwise, ("every", "factor")),
-    "plateau": (
-        schedules.plateau,
-        ("factor", "patience", "threshold", "stop_after", "warmup"),
-    ),
-}
-
-
-def _schedule(rate: Rate) -> Schedule | Callable[[int], Schedule]:
-    needs_total = rate.total is None and (
-        rate.kind in ("linear", "cosine", "one_cycle") or rate.kind == "join"
-    )
-    return partial(_made_schedule, rate) if needs_total else _made_schedule(rate, rate.total)
-
-
-def _made_schedule(rate: Rate, total: int | None) -> Schedule:
-    try:
-        made = _joined(rate, total) if rate.kind == "join" else _single(rate, total)
-        return made if rate.target is None else schedules.until(made, rate.target)
-    except (ValueError, TypeError) as error:
-        if isinstance(error, RunFileError):
-            raise
-        raise RunFileError(f"schedule.{error}") from error
-
-
-def _single(rate: Rate, total: int | None) -> Schedule:
-    if rate.kind not in _KINDS:
-        near = difflib.get_close_matches(rate.kind, [*_KINDS, "join"], n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known are {[*_KINDS, 'join']}"
-        raise RunFileError(f"schedule.kind: there is no '{rate.kind}'; {hint}")
-    if rate.rate is None:
-        raise RunFileError("schedule.rate: say the learning rate")
-    if rate.kind == "step" and rate.every is None:
-        raise RunFileError("schedule.every: say after how many steps the rate is cut")
-    make, names = _KINDS[rate.kind]
-    values = {name: getattr(rate, name) for name in names}
-    if "total" in values:
-        values["total"] = total if rate.total is None else rate.total
-    default = Rate()
-    for field in fields(rate):
-        unused = field.name not in (*names, "kind", "rate", "target")
-        if unused and getattr(rate, field.name) != getattr(default, field.name):
-            raise RunFileError(f"schedule.{field.name}: means nothing to kind '{rate.kind}'")
-    return make(rate.rate, **values)
-
-
-def _joined(rate: Rate, total: int | None) -> Schedule:
-    if not rate.parts:
-        raise RunFileError("schedule.parts: a join needs [[schedule.parts]], each with its steps")
-    known = {field.name for field in fields(Rate)} - {"parts", "target"}
-    made: list[tuple[Schedule, int]] = []
-    spent = 0
-    for number, part in enumerate(rate.parts):
-        table = dict(part)
-        steps = table.pop("steps", None if total is None else total - spent)
-        unknown = sorted(set(table) - known)
-        if unknown or not isinstance(steps, int) or steps < 1:
-            what = f"there is no key '{unknown[0]}'" if unknown else "steps: expected a number >= 1"
-            raise RunFileError(f"schedule.parts[{number}]: {what}")
-        own = replace(Rate(), **table)
-        made.append((_single(own, steps), steps))
-        spent += steps
-    return schedules.join(made)
 
 
 def _progress(options: Options) -> Progress | None:

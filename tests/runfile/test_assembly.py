@@ -118,7 +118,7 @@ def test_mistakes(tmp_path: Path, pairs: list[tuple[str, Any]], said: str) -> No
         _trainer(tmp_path, *pairs)
 
 
-def test_a_budget_chooses_the_micro_batch(
+def test_u086_a_budget_chooses_the_micro_batch_or_refuses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(run_file(tmp_path))
