@@ -69,13 +69,16 @@ static float entropy_row(const entropy *e, size_t i) {
   return is_read(e, i) ? weight_at(e, i) * (lse - x[label_at(e, i)]) : 0;
 }
 
+/* Where a copy of it is not worth its size. */
+APART vf exp_apart(vf x) { return vexp(x); }
+
 /* Several positions of one image side by side, classes `inner` apart; `loss` of each. */
 static vf entropy_lanes(const entropy *e, size_t image, lanes l) {
   size_t start = image * e->classes * e->inner, first = image * e->inner + l.at;
   vf high = splat(-__builtin_inff()), sum = {0}, factor = {0}, loss = {0};
   for (size_t c = 0; c < e->classes; c++) high = vmax(high, lanes_load(e->x + start + c * e->inner, l));
   for (size_t c = 0; c < e->classes; c++) {
-    vf power = vexp(lanes_load(e->x + start + c * e->inner, l) - high);
+    vf power = exp_apart(lanes_load(e->x + start + c * e->inner, l) - high);
     if (e->dx) lanes_store(e->dx + start + c * e->inner, power, l);
     sum += power;
   }
@@ -126,7 +129,7 @@ static void entropy_gradient_job(void *user, size_t job) {
     float *dx = e->dx + row * e->classes * e->inner;
     if (e->inner == 1) {
       float factor = factor_at(e, row);
-      EACH_LANES(l, e->classes) lanes_store(dx, vexp(lanes_load(x, l)) * factor, l);
+      EACH_LANES(l, e->classes) lanes_store(dx, exp_apart(lanes_load(x, l)) * factor, l);
       if (is_read(e, row)) dx[label_at(e, row)] -= factor;
       continue;
     }
@@ -135,7 +138,7 @@ static void entropy_gradient_job(void *user, size_t job) {
       vf factor = {0};
       for (size_t j = 0; j < l.count; j++) factor[j] = factor_at(e, first + j);
       for (size_t c = 0; c < e->classes; c++)
-        lanes_store(dx + c * e->inner, vexp(lanes_load(x + c * e->inner, l)) * factor, l);
+        lanes_store(dx + c * e->inner, exp_apart(lanes_load(x + c * e->inner, l)) * factor, l);
       for (size_t j = 0; j < l.count; j++)
         if (is_read(e, first + j)) dx[(size_t)label_at(e, first + j) * e->inner + l.at + j] -= factor[j];
     }

@@ -45,10 +45,15 @@ static int pool_sizes(pool *p, const pool_state *s, et_context *context, size_t 
 
 /* Row `row` of a plane by phases, each `phase` long. */
 static void pool_split(const pool *p, float *to, const float *row) {
-  size_t stride = p->at.stride[1], left = p->at.pad[1];
-  for (size_t k = 0; k < stride; k++)
-    for (size_t i = 0, from = k; i < p->phase; i++, from += stride)
-      to[k * p->phase + i] = from >= left && from - left < p->wide ? row[from - left] : LOWEST;
+  size_t stride = p->at.stride[1], left = p->at.pad[1], end = left + p->wide;
+  for (size_t k = 0; k < stride; k++, to += p->phase) {
+    size_t from = k < left ? least(p->phase, (left - k + stride - 1) / stride) : 0, i = 0;
+    size_t until = k < end ? most(from, least(p->phase, (end - k + stride - 1) / stride)) : from;
+    const float *at = row + (from * stride + k - left); /* the first that is no pad */
+    for (; i < from; i++) to[i] = LOWEST;
+    for (; i < until; i++, at += stride) to[i] = *at;
+    for (; i < p->phase; i++) to[i] = LOWEST;
+  }
 }
 
 /* Outputs of one row, a vector at a time; row buffers of the taps within the plane begin at `rows`. */
