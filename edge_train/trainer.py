@@ -14,7 +14,7 @@ from typing import Any
 
 from edge_train.data.classes import CLASSES, class_notes, classes_of, left_out, numbered_like
 from edge_train.data.sources import source_of
-from edge_train.errors import DataError
+from edge_train.errors import DataError, NominalStateError
 from edge_train.governor import Governor, StopReason
 from edge_train.metrics import UserMetric
 from edge_train.module import Module
@@ -219,6 +219,11 @@ class Trainer:
             self.tell,
         )
         run = keeper.take_up(self._run)
+        if self.module.state.is_nominal:
+            raise NominalStateError(
+                "the checkpoint is nominal (names without data): give one with weights, or fill it "
+                "first (edge-train convert fill, Module.copy_buffer_to_parameters)"
+            )
         if self._evaluator is not None:
             self._evaluator.rehearse()
         loop = Loop(

@@ -52,8 +52,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
     options = read(arguments.file, overrides(arguments))
     weights = arguments.weights or options.checkpoint
-    if arguments.weights is None and options.folder is not None and options.folder.is_dir():
+    if arguments.weights is None and options.folder is not None:
+        if not options.folder.is_dir():
+            raise ValueError(
+                f"there is no run in '{options.folder}': train first, or name a checkpoint "
+                "(--weights)"
+            )
         weights = weights_in(options.folder)
+    if weights is None and options.artifacts is not None:
+        weights = options.artifacts / f"{options.prefix}checkpoint"
     evaluator = evaluator_of(dataclasses.replace(options, checkpoint=weights))
     found = evaluator.run()
     for note in evaluation_notes(evaluator):

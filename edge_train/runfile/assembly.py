@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_train.data import Rows, Subset, open_path
 from edge_train.data.classes import CLASSES, classes_in, classes_of, numbered_like
-from edge_train.errors import DataError
+from edge_train.errors import ArtifactError, DataError
 from edge_train.governor import Governor
 from edge_train.graph import ir
 from edge_train.module import Module
@@ -37,11 +37,7 @@ def trainer_of(options: Options, *, fresh: bool = False) -> Trainer:
     loaded = loaded_of(options)
     training, judging = options.training, options.evaluation
     held, kept = sources(options, loaded.module)
-    if held is None and (judging.metrics or judging.best not in (None, LOSS)):
-        key = "metrics" if judging.metrics else "best"
-        raise RunFileError(
-            f"evaluation.{key}: there is nothing to evaluate on; give data.evaluation or data.split"
-        )
+    _check_evaluates(options, loaded.module, held)
     return Trainer(
         loaded.module,
         loaded.optimizer,
@@ -69,6 +65,24 @@ def trainer_of(options: Options, *, fresh: bool = False) -> Trainer:
         progress=_progress(options),
         notes=() if loaded.plan is None else loaded.plan.notes,
     )
+
+
+def _check_evaluates(options: Options, module: Module, held: Rows | None) -> None:
+    """RunFileError where the evaluation lacks its data or its graph."""
+    judging = options.evaluation
+    if held is None and (judging.metrics or judging.best not in (None, LOSS)):
+        key = "metrics" if judging.metrics else "best"
+        raise RunFileError(
+            f"evaluation.{key}: there is nothing to evaluate on; give data.evaluation or data.split"
+        )
+    if held is not None:
+        try:
+            evaluation_inputs(module)
+        except ArtifactError:
+            raise RunFileError(
+                f"data.evaluation: '{options.artifacts}' has no {options.prefix}eval_model.onnx to "
+                "evaluate with"
+            ) from None
 
 
 def evaluator_of(options: Options) -> Evaluator:

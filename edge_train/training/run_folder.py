@@ -6,6 +6,7 @@ removes the oldest, so that no fault of a write touches a state that is there.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from edge_train.checkpoint.format import Checkpoint
 from edge_train.errors import CheckpointError, CheckpointVersion
 from edge_train.training.marker import Killed, Marker
 from edge_train.training.run_state import RunState, read_run, sealed, verified
+
+_log = logging.getLogger("edge_train")
 
 BEST = "best"
 METRICS = "metrics.jsonl"
@@ -173,8 +176,10 @@ def weights_in(folder: str | os.PathLike[str]) -> Path:
             with open_checkpoint(path) as checkpoint:
                 verified(checkpoint, path)
             return path
-        except (CheckpointError, OSError):
+        except FileNotFoundError:  # a run without evaluation has no best weights
             continue
+        except (CheckpointError, OSError) as error:
+            _log.warning("%s: not used, the next best state is", error)
     raise CheckpointError(f"'{os.fspath(folder)}' has no whole state of a run: train first")
 
 

@@ -210,7 +210,10 @@ def _check_fits(checkpoint: Checkpoint, optimizer: Optimizer, path: Path) -> Non
         }
         ours = {(parameter, kind) for parameter, table in group.moments.items() for kind in table}
         if theirs.name != group.name or (ours and kinds != ours):
-            problems.append(f"its optimizer state '{theirs.name}' belongs to another optimizer")
+            problems.append(
+                f"its optimizer state '{theirs.name}' belongs to another optimizer, or to another "
+                "choice of trained parameters"
+            )
     if problems:
         more = f"; {len(problems) - 8} more" if len(problems) > 8 else ""
         raise CheckpointError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -14,6 +15,7 @@ from support.runs import final_weights, finish, run_file, same, start
 from support.zoo import ZOO
 
 from edge_train.cli import main
+from edge_train.demo import HERE
 from edge_train.training.run_folder import states_in
 
 QUICK = ("--epochs", "2", "--show", "none")
@@ -199,3 +201,40 @@ def test_every_option_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     for section in ("data", "training", "schedule", "optimizer", "evaluation", "governor"):
         assert f"[{section}]" in listed
     assert "batch_size = 32             # rows of an update" in listed
+
+
+def test_what_is_missing_of_the_artifacts_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, run, copy = run_file(tmp_path), tmp_path / "run", tmp_path / "artifacts"
+    shutil.copytree(HERE / "artifacts", copy)
+    words = ["train", str(path), "--artifacts", str(copy), *QUICK]
+    nominal = tmp_path / "nominal"
+    assert main(["to-nominal", str(copy / "checkpoint"), str(nominal)]) == 0
+    assert main([*words, "--set", f"checkpoint={nominal}"]) == 2
+    assert "nominal (names without data)" in (err := capsys.readouterr().err)
+    assert "edge-train convert fill" in err
+    (copy / "eval_model.onnx").unlink()
+    assert main([*words, "--metrics", ""]) == 2
+    assert f"data.evaluation: '{copy}' has no eval_model.onnx" in capsys.readouterr().err
+    assert not list(run.glob("checkpoint-*"))
+
+
+def test_eval_says_which_weights_it_took(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    path, run = str(run_file(tmp_path)), tmp_path / "run"
+    assert main(["eval", path]) == 2
+    assert f"there is no run in '{run}'" in capsys.readouterr().err
+    assert main(["train", path, *QUICK]) == 0
+    data = bytearray((run / "best").read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    (run / "best").write_bytes(data)
+    capsys.readouterr()
+    assert main(["eval", path]) == 0
+    assert f"weights  {run / 'checkpoint-000000090'}" in capsys.readouterr().out
+    assert any("best' is damaged" in text and "not used" in text for text in caplog.messages)
+    text = "".join(line for line in Path(path).read_text().splitlines(True) if "folder" not in line)
+    Path(path).write_text(text)
+    assert main(["eval", path]) == 0
+    assert f"weights  {HERE / 'artifacts' / 'checkpoint'}" in capsys.readouterr().out
