@@ -69,8 +69,9 @@ class Loop:
         self.module.train()
         before = self.run
         reason = self._ended_before() or self._steps()
-        if reason is StopReason.COMPLETED and 0 < self.run.step == self.run.skipped:
-            reason, self.detail = StopReason.FAILED, _never_finite(self.run.step)
+        if reason is StopReason.COMPLETED and self.run.step < 2 * self.run.skipped_in_a_row:
+            # a short run may diverge and end before max_skipped
+            reason, self.detail = StopReason.FAILED, _never_finite(self.run.skipped_in_a_row)
         is_news = self.run.step != before.step or not before.finished
         if reason.finished and is_news and self.run.evaluated != self.run.step:
             self._evaluate(regular=self._is_at_epochs_end())

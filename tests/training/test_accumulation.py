@@ -138,6 +138,12 @@ def test_a_run_without_one_update_has_failed() -> None:
     assert "5 steps in a row" in result.detail
 
 
+def test_a_run_that_ends_diverged_has_failed() -> None:
+    for bad, reason in (({4, 5, 6}, StopReason.COMPLETED), ({3, 4, 5, 6}, StopReason.FAILED)):
+        result = trainer(data=_Poisoned(bad), steps=7).run()
+        assert (result.reason, result.steps, result.skipped) == (reason, 7, len(bad))
+
+
 def test_the_first_dropped_step_tells_what_its_data_holds() -> None:
     log = io.StringIO()
     result = trainer(data=_Poisoned({1, 3}), steps=5, progress=Progress(stream=log)).run()
