@@ -128,6 +128,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--complete", action="store_true", help="fail where kernels are missing")
     arguments = parser.parse_args()
+    os.umask(0o022)  # wheels keep the modes of files
     with tempfile.TemporaryDirectory() as scratch:
         build(arguments.out.resolve(), Path(scratch), arguments.complete)
 

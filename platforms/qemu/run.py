@@ -153,6 +153,8 @@ def in_chroot(
     limit: list[str],
 ) -> int:
     root = tree / "root"
+    for name, value in environment.items():
+        environment[name] = value.replace(f"{CHECKOUT}/", "/checkout/")
     for name in ("possible", "present", "online"):
         path = root / "sys/devices/system/cpu" / name
         path.parent.mkdir(parents=True, exist_ok=True)
