@@ -283,17 +283,30 @@ def _model(source: ir.Model, graph: ir.Graph) -> ir.Model:
 def accumulating(lowered: Lowered) -> ir.Model:
     """The same graph with ``gradient + buffer`` in place of each gradient output.
 
-    The output keeps its name, so that one table of bindings serves both graphs.
+    The output keeps its name, so that one table of bindings serves both graphs. A Gemm adds to the
+    buffer itself: a pass over memory less, and no gradient beside the buffer.
     """
     graph = lowered.model.graph
-    fresh = {name: f"{name}/step" for name in lowered.gradients.values()}
+    types = {value.name: value for value in graph.outputs}
+    read = {name for node in graph.nodes for name in outer_reads(node)}
+    gemms = {
+        node.outputs[0]
+        for node in graph.nodes
+        if node.op_type == "Gemm" and node.domain in ir.ONNX_DOMAINS and not node.input(2)
+    }
+    onto = {name: buffer for buffer, name in lowered.gradients.items() if name in gemms - read}
+    fresh = {name: f"{name}/step" for name in lowered.gradients.values() if name not in onto}
     nodes = []
     for node in graph.nodes:
         node = _renamed(node, fresh)
+        first = node.outputs[0] if node.outputs else ""
+        if first in onto:
+            whole = {**node.attributes, "beta": ir.Attribute.of("beta", 1.0)}
+            node = replace(node, inputs=(*node.inputs[:2], onto[first]), attributes=whole)
         nodes.append(replace(node, outputs=tuple(fresh.get(n, n) for n in node.outputs)))
-    types = {value.name: value for value in graph.outputs}
     inputs = list(graph.inputs)
     for buffer, name in lowered.gradients.items():
-        nodes.append(ir.make_node("Add", [buffer, fresh[name]], [name], f"accumulate/{name}"))
+        if name in fresh:
+            nodes.append(ir.make_node("Add", [buffer, fresh[name]], [name], f"accumulate/{name}"))
         inputs.append(ir.Value(buffer, types[name].elem_type, types[name].dims))
     return replace(lowered.model, graph=replace(graph, nodes=nodes, inputs=inputs))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.lowering import model_of, node, session
+from support.lowering import Row, model_of, node, normals, session
 from support.rows.tables import row_of
 
 from edge_train import dtypes
@@ -43,6 +43,26 @@ def test_accumulating_adds_the_buffer() -> None:
     run = session(accumulating(lowered))
     got = run.run([lowered.gradients["buffer"]], {**row.feeds, "buffer": held})[0]
     np.testing.assert_allclose(got, row.expected["dx"] + 2.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["alone", "read by another"])
+def test_a_product_adds_itself_to_the_buffer(read: bool) -> None:
+    """A Gemm takes the buffer as its addend, whatever its beta was; not where others read it."""
+    dy, x, held = normals(3, (5, 2), (5, 3), (2, 3))
+    nodes = [
+        node("Gemm", "dy x", "dw", "", transA=1, beta=0.0),
+        node("InPlaceAccumulatorV2", "buffer dw reset", "done"),
+    ]
+    expected = {"twice": np.zeros((2, 3))} if read else {}
+    nodes += [node("Add", "dw dw", "twice", "")] if read else []
+    feeds = {"dy": dy, "x": x, "buffer": held, "reset": np.array([False])}
+    row = Row("gemm", tuple(nodes), feeds, {"done": np.array([True]), **expected})
+    lowered = lower(model_of(row, dynamic=False))
+    model = accumulating(lowered)
+    assert any(n.name.startswith("accumulate/") for n in model.graph.nodes) is read
+    names = {"dy": dy, "x": x, "buffer": held}
+    got = session(model).run([lowered.gradients["buffer"]], names)[0]
+    np.testing.assert_allclose(got, dy.T @ x + held, rtol=1e-5)
 
 
 def test_an_accumulator_read_inside_is_refused() -> None:
