@@ -31,10 +31,13 @@ class ArtifactSide:
 
         import onnxruntime
 
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # what our own default options go by
         self._api = importlib.import_module(api)
-        self._options = onnxruntime.SessionOptions()
-        self._options.intra_op_num_threads = threads
-        self._options.log_severity_level = 4
+        self._options = None
+        if not api.startswith("edge_train"):
+            self._options = onnxruntime.SessionOptions()
+            self._options.intra_op_num_threads = threads
+            self._options.log_severity_level = 4
 
     def build(
         self, folder: str, rate: float, module: dict[str, Any], optimizer: dict[str, Any], **_: Any
