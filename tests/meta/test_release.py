@@ -23,7 +23,14 @@ def test_changelog_tells_of_this_version() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "docs/README.md", "docs/generating.md", "docs/migrating.md", "docs/commands.md"],
+    [
+        "README.md",
+        "docs/README.md",
+        "docs/generating.md",
+        "docs/migrating.md",
+        "docs/commands.md",
+        "docs/platforms.md",
+    ],
 )
 def test_links_of_the_pages_exist(page: str) -> None:
     path = ROOT / page
