@@ -49,9 +49,8 @@ static void pool_split(const pool *p, float *to, const float *row) {
   for (size_t k = 0; k < stride; k++, to += p->phase) {
     size_t from = k < left ? least(p->phase, (left - k + stride - 1) / stride) : 0, i = 0;
     size_t until = k < end ? most(from, least(p->phase, (end - k + stride - 1) / stride)) : from;
-    const float *at = row + (from * stride + k - left); /* the first that is no pad */
     for (; i < from; i++) to[i] = LOWEST;
-    for (; i < until; i++, at += stride) to[i] = *at;
+    for (; i < until; i++) to[i] = row[i * stride + k - left];
     for (; i < p->phase; i++) to[i] = LOWEST;
   }
 }
