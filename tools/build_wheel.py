@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MACHINES = ("aarch64", "armv7", "x86_64")
 LIMIT = 2_000_000  # bytes
 EPOCH = 315_532_800  # 1980-01-01, where zip's calendar begins
-#: not of an sdist: what other builds left in its folder
-_LEFT = ("build", "dist", "edge_train.egg-info", "__pycache__", "native/*.so", ".venv*")
+#: what a build writes again, or another one left in the folder of an sdist
+_LEFT = ("build", "dist", "*.egg-info", "PKG-INFO", "setup.cfg", "__pycache__", "*.so", ".venv*")
 _HOOK = "import setuptools.build_meta as backend, sys; backend.build_{0}(sys.argv[1])"
 
 
