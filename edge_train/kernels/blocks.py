@@ -13,8 +13,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from edge_train.kernels import reference
-from edge_train.kernels.contract import AdamWScalars, LionScalars, MomentumScalars, Steps
-from edge_train.kernels.packed import Floats
+from edge_train.kernels.contract import (
+    AdamW8Scalars,
+    AdamWScalars,
+    LionScalars,
+    MomentumScalars,
+    Steps,
+)
+from edge_train.kernels.packed import Floats, Packed
 from edge_train.kernels.square_root import sqrt
 
 BLOCK = 65536  # elements
@@ -171,13 +177,22 @@ def _all_finite(array: Floats) -> bool:
     return all(bool(np.isfinite(array[at]).all()) for at in _blocks(array.size))
 
 
+def _adamw8(
+    weights: Floats, gradients: Floats, moments: Packed, at: slice, s: AdamW8Scalars
+) -> None:
+    """The reference's formula over a few blocks at a time: its temporary arrays stay small."""
+    for part in moments.parts(BLOCK // 2, at):
+        here = slice(part.start - at.start, part.stop - at.start)
+        reference.adamw8(weights[here], gradients[here], moments, part, s)
+
+
 def build() -> Steps:
     """The NumPy backend with scratch memory of its own: 512 KB a thread; one per optimizer."""
     blocks = _Blocks()
     return Steps(
         "numpy",
         blocks.adamw,
-        reference.adamw8,
+        _adamw8,
         blocks.sgd,
         blocks.momentum,
         blocks.lion,

@@ -88,15 +88,15 @@ class Packed:
         arrays: tuple[NDArray[Any], ...] = (self.ratio, self.root, self.ratio_max, self.root_max)
         return sum(array.nbytes for array in arrays) + self.bounds.nbytes
 
-    def parts(self, size: int) -> tuple[slice, ...]:
-        """The whole in parts of whole blocks, none of more than ``size`` elements."""
-        return tuple(self._parts(size))
+    def parts(self, size: int, within: slice | None = None) -> tuple[slice, ...]:
+        """The whole, or ``within``, in parts of whole blocks of at most ``size`` elements."""
+        whole = within if within is not None else slice(0, int(self.bounds[-1]))
+        return tuple(self._parts(size, whole.start, whole.stop))
 
-    def _parts(self, size: int) -> Iterator[slice]:
-        start, end = 0, int(self.bounds[-1])
+    def _parts(self, size: int, start: int, end: int) -> Iterator[slice]:
         while start < end:
             reach = np.searchsorted(self.bounds, start + max(size, BLOCK), "right") - 1
-            stop = int(self.bounds[reach])
+            stop = min(int(self.bounds[reach]), end)
             yield slice(start, stop)
             start = stop
 
