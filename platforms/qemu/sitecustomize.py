@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 
+sysconfig.get_config_vars()  # read from a file with the platform's name
 sys.platform = "android"
 sys.getandroidapilevel = lambda: 24
 platform.android_ver = lambda *_: platform.AndroidVer("14", 34, "", "", "", False)
