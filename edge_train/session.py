@@ -151,10 +151,9 @@ def running_graph(
         options.execution_order != onnxruntime.ExecutionOrder.DEFAULT
     )
     small = len(model.graph.outputs) < _FEW_OUTPUTS or constants > _MOST_CONSTANTS
-    # onnxruntime takes the sizes of an Einsum that broadcasts for equal, and in another order puts
-    # a larger tensor into the memory of a smaller one
-    small = small or any(node.op_type == "Einsum" for node in model.graph.nodes)
-    if rewrite is None and (asked or small):
+    # onnxruntime takes the sizes of an Einsum that broadcasts for equal: tensors share memory wrongly
+    fixed = any(node.op_type == "Einsum" for node in model.graph.nodes)
+    if rewrite is None and (asked or small or fixed):
         return None
     try:
         optimized = onnx_codec.load(_optimized(data, options))
