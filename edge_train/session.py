@@ -151,7 +151,7 @@ def running_graph(
         options.execution_order != onnxruntime.ExecutionOrder.DEFAULT
     )
     small = len(model.graph.outputs) < _FEW_OUTPUTS or constants > _MOST_CONSTANTS
-    # onnxruntime takes the sizes of an Einsum that broadcasts for equal: tensors share memory wrongly
+    # onnxruntime takes the sizes of an Einsum that broadcasts for equal: memory is shared wrongly
     fixed = any(node.op_type == "Einsum" for node in model.graph.nodes)
     if rewrite is None and (asked or small or fixed):
         return None
