@@ -503,6 +503,7 @@ def test_bytes_that_are_no_model(data: bytes, tmp_path: Path) -> None:
         generate_artifacts(3, loss=LossType.MSELoss)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_nothing_is_printed(tmp_path: Path) -> None:
     code = """
 import sys

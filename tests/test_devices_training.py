@@ -356,6 +356,7 @@ def test_another_file_than_the_checkpoint_is_refused(tmp_path: Path) -> None:
         CheckpointState.load_checkpoint(BN.checkpoint, device="cuda:0")
 
 
+@pytest.mark.slow
 def test_training_on_the_cpu_does_not_load_device_memory() -> None:
     code = (
         "import sys, edge_train.api\n"

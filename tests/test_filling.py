@@ -501,6 +501,7 @@ def test_u049_filled_in_pieces_with_a_crash_in_between(tmp_path: Path) -> None:
     assert differences(snapshot(full.state), snapshot(state)) == []
 
 
+@pytest.mark.slow
 def test_the_receiver_can_end_well(tmp_path: Path) -> None:
     """The crash above is the abort's: with fewer pieces the same code ends."""
     to_nominal(MLP.checkpoint, tmp_path / "nominal")

@@ -55,6 +55,7 @@ def test_u002_a_whole_session_imports_no_heavy_package_and_says_nothing(
     _quiet_session(ZOO[name], tmp_path)
 
 
+@pytest.mark.slow
 def test_u002_a_real_apps_session_too(tmp_path: Path) -> None:
     """U002: the artifacts of a real app."""
     _quiet_session(SEIZURE, tmp_path)

@@ -433,6 +433,7 @@ def check_beside(log: list, found: dict[str, list]) -> None:
             assert version >= newest, (version, newest)
 
 
+@pytest.mark.slow
 def test_a_second_process_reads_whole_versions_at_once(trainer: Module) -> None:
     """Each read and each run has the weights of one version, and none is older than the newest."""
     log, found = beside(trainer, "native", 60)
@@ -526,6 +527,7 @@ print(memory("RssAnon") - before, rss, pss, private)
 )
 
 
+@pytest.mark.slow
 def test_the_weights_are_not_copied(tmp_path: Path) -> None:
     """64 MB of weights: the reader maps them once and adds next to nothing of its own."""
     import onnx

@@ -37,6 +37,7 @@ def steps(module: Module, case: Case, count: int) -> Optimizer:
     return optimizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["conv_bn_maxpool_gap", "gru_with_h0", BERT.name])
 def test_each_parameter_alone_gets_the_gradient_it_has_among_all(name: str) -> None:
     case = ZOO[name]

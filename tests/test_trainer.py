@@ -52,6 +52,7 @@ def _other_seed() -> Trainer:
     return other
 
 
+@pytest.mark.slow
 def test_a_finished_run_stays_finished_and_can_be_extended(tmp_path: Path) -> None:
     assert trainer(epochs=1, folder=tmp_path).run().steps == 10
     again = trainer(epochs=1, folder=tmp_path).run()
@@ -111,6 +112,7 @@ def judged_trainer(folder: Path, **options: Any) -> Trainer:
     )
 
 
+@pytest.mark.slow
 def test_the_first_metric_chooses_the_best_weights(tmp_path: Path) -> None:
     for metrics, best, expected in (
         (["accuracy", "f1"], None, "accuracy"),

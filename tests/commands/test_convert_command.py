@@ -210,6 +210,7 @@ def test_wrong_words(capsys: Capsys) -> None:
     assert "examples:" in out
 
 
+@pytest.mark.slow
 def test_no_verb_imports_onnxruntime(tmp_path: Path) -> None:
     """In a process of its own, the words of each converter's kind."""
     code = """

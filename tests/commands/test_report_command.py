@@ -78,6 +78,7 @@ def test_mistakes_are_one_line(
         assert err.startswith("edge-train: ")
 
 
+@pytest.mark.slow
 def test_the_doctor_here(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "doctor")
     assert (code, err) == (0, "")
@@ -85,6 +86,7 @@ def test_the_doctor_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.endswith("\nPASS: training works here\n")
 
 
+@pytest.mark.slow
 def test_a_failed_check_is_told_by_the_exit_code(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_started_again_when_done_it_says_so(
     assert "steps  135 (epoch 3)\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_eval_takes_the_best_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(run_file(tmp_path))
     main(["train", path, *QUICK])

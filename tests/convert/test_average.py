@@ -119,6 +119,7 @@ def test_integers_have_no_average(tmp_path: Path) -> None:
     assert values(tmp_path / "mean")["n"].tolist() == [3, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [BN.training_model, BN.eval_model])
 def test_u055_a_client_with_a_variance_below_0_is_refused(model: Path, tmp_path: Path) -> None:
     """U055: where the model tells which tensors are variances; a mean may be below 0."""

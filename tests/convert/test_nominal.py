@@ -73,6 +73,7 @@ def test_the_command_fails_in_one_line(source: str | Path, text: str, tmp_path: 
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_command_explains_itself() -> None:
     assert _run().returncode == 2
     assert "nominal" in _run("--help").stdout

@@ -46,7 +46,9 @@ def _trained(case: Case, data: Any, **options: Any) -> np.ndarray:
     return np.array(module.get_contiguous_parameters().numpy())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [CASES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in CASES[1:])]
+)
 def test_micro_batches_give_the_weights_of_the_batch(name: str, rng: np.random.Generator) -> None:
     case = ZOO[name]
     data = _rows(case, 21, rng)
@@ -113,6 +115,7 @@ class _Poisoned:
             yield x, labels
 
 
+@pytest.mark.slow
 def test_a_nan_in_one_part_drops_the_whole_update() -> None:
     made = trainer(data=_Poisoned({2, 3}), steps=5, micro_batch=4)
     result = made.run()

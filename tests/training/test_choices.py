@@ -36,11 +36,11 @@ def _trainer(module: dict[str, Any], optimizer: dict[str, Any], **options: Any) 
     ("module", "optimizer"),
     [
         ({}, {"moments": "8bit"}),
-        ({}, {"algorithm": "lion"}),
-        ({}, {"algorithm": "sgd"}),
-        ({"recompute": "auto"}, {}),
+        pytest.param({}, {"algorithm": "lion"}, marks=pytest.mark.slow),
+        pytest.param({}, {"algorithm": "sgd"}, marks=pytest.mark.slow),
+        pytest.param({"recompute": "auto"}, {}, marks=pytest.mark.slow),
         pytest.param({"fuse_optimizer": True}, {}, marks=NEEDS_LIBRARY),
-        ({"trainable": ["dense*"]}, {}),
+        pytest.param({"trainable": ["dense*"]}, {}, marks=pytest.mark.slow),
     ],
 )
 def test_resume_is_bit_exact(

@@ -138,6 +138,7 @@ class _FullDisk:
         monkeypatch.setattr(atomic.os, "fsync", fsync)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_is_said_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +241,7 @@ def test_the_marker_knows_a_restart_of_the_device(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_state_in_two_files_falls_back_too(tmp_path: Path) -> None:
     for steps in (3, 6):
         made = trainer(steps=steps, folder=tmp_path)

@@ -94,6 +94,7 @@ def test_a_schedule_ends_the_run_and_a_resume_keeps_to_it(tmp_path: Path) -> Non
     assert (again.reason, again.steps) == (StopReason.TARGET_REACHED, first.steps)
 
 
+@pytest.mark.slow
 def test_a_plateau_is_the_same_after_a_resume(tmp_path: Path) -> None:
     def schedule() -> Any:
         return plateau(0.01, factor=0.5, patience=1, threshold=0.3, stop_after=2)
