@@ -44,7 +44,7 @@ print(largest // 1024, early // 1024, memory("VmRSS") // 1024, memory("VmHWM") /
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", ["default", "no arena", "no arena, no pattern"])
+@pytest.mark.parametrize("options", ["default", "no arena, no pattern"])
 def test_memory_is_bounded_over_2000_random_batches(options: str) -> None:
     """MB of the process; one batch of 256 of this network has 8 MB of activations."""
     largest, early, late, peak = map(int, succeed(run_python(CODE, options)).split())

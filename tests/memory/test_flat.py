@@ -104,5 +104,5 @@ def test_memory_stays_flat_over_a_hundred_rounds_of_load_train_save_drop(tmp_pat
 
 @pytest.mark.slow
 def test_the_measure_sees_a_state_that_is_kept(tmp_path: Path) -> None:
-    done = run_python(ROUNDS, ARTIFACTS, 100, "leak", tmp_path / "saved", env=EXACT)
+    done = run_python(ROUNDS, ARTIFACTS, 60, "leak", tmp_path / "saved", env=EXACT)
     assert _growth(succeed(done), warm=40) > 600
