@@ -109,6 +109,7 @@ print(memory("VmHWM"))
 )
 
 
+@pytest.mark.slow
 def test_peak_memory_of_mlp_training(tmp_path: Path) -> None:
     """784-500-10, batch 64, AdamW with NumPy steps: at most 110 MB, interpreter included."""
     write_checkpoint(tmp_path / "checkpoint")

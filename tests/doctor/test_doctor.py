@@ -45,6 +45,7 @@ def here() -> list[tuple[str, Check]]:
     return list(doctor.examine(Host(environ=environ())))
 
 
+@pytest.mark.slow
 def test_this_machine_can_train(here: list[tuple[str, Check]]) -> None:
     found = [check for _, check in here]
     assert not doctor.failed(found), [c for c in found if c.outcome is Outcome.FAIL]
