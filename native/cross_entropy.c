@@ -1,8 +1,9 @@
 /* Softmax cross-entropy over logits (N, C, …) with class indices (N, …): the loss, log-probabilities, and
  * the gradient, which comes in the same pass where its incoming gradient is known beforehand.
  *
- * With lse = log sum e^x: loss = w (lse - x[label]), dx = (e^(x - lse) - onehot) w dy, where w is the label's
- * weight, 0 where the label is ignored; "mean" divides both by the sum of w (by 1 where that is 0). */
+ * With top = max x and s = log sum e^(x - top): loss = w (s - (x[label] - top)), dx = (e^(x - top - s) -
+ * onehot) w dy, where w is the label's weight, 0 where the label is ignored; "mean" divides both by the sum
+ * of w (by 1 where that is 0). Top and s stay apart: their sum would round away a small loss. */
 
 enum { EACH = 0, SUM = 1, MEAN = 2 };
 
@@ -60,13 +61,13 @@ static float entropy_row(const entropy *e, size_t i) {
       for (size_t j = l.count; j < VL; j++) power[j] = 0;
     sums += power;
   }
-  float sum = sum_of(sums), lse = top + log_of(sum), factor = factor_at(e, i);
-  if (log_prob) EACH_LANES(l, e->classes) lanes_store(log_prob, lanes_load(x, l) - lse, l);
+  float sum = sum_of(sums), log_sum = log_of(sum), factor = factor_at(e, i);
+  if (log_prob) EACH_LANES(l, e->classes) lanes_store(log_prob, lanes_load(x, l) - top - log_sum, l);
   if (dx) {
     EACH_LANES(l, e->classes) lanes_store(dx, lanes_load(dx, l) * (factor / sum), l);
     if (is_read(e, i)) dx[label_at(e, i)] -= factor;
   }
-  return is_read(e, i) ? weight_at(e, i) * (lse - x[label_at(e, i)]) : 0;
+  return is_read(e, i) ? weight_at(e, i) * (log_sum - (x[label_at(e, i)] - top)) : 0;
 }
 
 /* Where a copy of it is not worth its size. */
@@ -82,16 +83,16 @@ static vf entropy_lanes(const entropy *e, size_t image, lanes l) {
     if (e->dx) lanes_store(e->dx + start + c * e->inner, power, l);
     sum += power;
   }
-  vf lse = high + vlog(sum);
+  vf log_sum = vlog(sum);
   for (size_t j = 0; j < l.count; j++) {
     factor[j] = factor_at(e, first + j);
     if (!is_read(e, first + j)) continue;
     size_t label = (size_t)label_at(e, first + j);
-    loss[j] = weight_at(e, first + j) * (lse[j] - e->x[start + label * e->inner + l.at + j]);
+    loss[j] = weight_at(e, first + j) * (log_sum[j] - (e->x[start + label * e->inner + l.at + j] - high[j]));
   }
   for (size_t c = 0; c < e->classes; c++) {
     size_t at = start + c * e->inner;
-    if (e->log_prob) lanes_store(e->log_prob + at, lanes_load(e->x + at, l) - lse, l);
+    if (e->log_prob) lanes_store(e->log_prob + at, lanes_load(e->x + at, l) - high - log_sum, l);
     if (e->dx) lanes_store(e->dx + at, lanes_load(e->dx + at, l) * (factor / sum), l);
   }
   for (size_t j = 0; e->dx && j < l.count; j++)

@@ -51,11 +51,14 @@ def loss_rows(
     everything: bool = False,
     bias: bool = False,
     scale: float = 1.0,
+    offset: float = 0.0,
 ) -> Row:
     """One of the four ops; ``everything``: every label is the ignored one."""
     shape = (_BATCH, _CLASSES, *_SPATIAL[rank])
     logits, extra = normals(32, shape, shape)
     logits = (scale * logits).astype(np.float32)
+    if offset:  # on a grid that float32 has there too: what is lost then is the op's own doing
+        logits = np.round(logits * 512) / np.float32(512) + np.float32(offset)
     labels = _labels(rank, ignored, everything)
     weight = np.array([0.5, 2.0, 1.0, 0.25], np.float32) if weighted else None
     expected = cross_entropy(logits, labels, weight, ignored, reduction)
@@ -105,6 +108,8 @@ def _specs() -> dict[str, dict[str, Any]]:
     specs["int32 labels"] = {"kind": np.int32, "ignored": -1, "weighted": True}
     specs["everything ignored"] = {"ignored": 2, "everything": True}
     specs["large logits"] = {"scale": 60.0}
+    specs["logits far from 0"] = {"offset": 8192.0}
+    specs["logits far from 0, rank 3"] = {"offset": 8192.0, "rank": 3, "reduction": "none"}
     return specs
 
 
