@@ -21,7 +21,7 @@ import numpy as np
 from edge_train import atomic, dtypes
 from edge_train.checkpoint import source as sources
 from edge_train.checkpoint.builder import Data, blocks
-from edge_train.checkpoint.source import FileSource, Readable, Source, Span
+from edge_train.checkpoint.source import FileSource, MemorySource, Readable, Source, Span
 from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import ArtifactError
 from edge_train.graph import external_data, graft, ir, onnx_codec
@@ -59,9 +59,8 @@ class OpenModel:
         if initializer.strings is not None:
             return Tensor(name, kind, dims, strings=_texts(name, initializer.strings))
         index = graft.index_of(initializer)
-        data: Data = np.frombuffer(initializer.raw or b"", np.uint8)
-        if index is not None:
-            data = self.data[index]
+        raw = initializer.raw or b""
+        data: Data = Span(MemorySource(raw), 0, len(raw)) if index is None else self.data[index]
         if data.nbytes != _nbytes(initializer):
             raise ArtifactError(
                 f"tensor '{name}' {list(dims)} needs {_nbytes(initializer)} bytes, the model has "
@@ -108,13 +107,13 @@ def write(opened_model: OpenModel, path: str | os.PathLike[str], *, external: bo
     With ``external``, and always above 2 GiB, tensors of 1 KiB and more go into ``<path>.data``:
     two files, of which a power cut between two renames can leave one old. Raises OSError.
     """
-    model, data = opened_model.model, opened_model.data
+    data = opened_model.data
     places: dict[int, int] = {}
     name = f"{os.path.basename(os.fspath(path))}.data"
-    if external or sum(item.nbytes for item in data) > LARGEST:
-        places = _places(data)
-        model = _outside(model, places, data, name)
-    pieces = graft.graft(onnx_codec.encode(model), data)
+    pieces = graft.graft(onnx_codec.encode(opened_model.model), data)
+    if external or sum(p.nbytes for p in pieces if not isinstance(p, bytes)) > LARGEST:
+        model, places = _outside(opened_model, name)
+        pieces = graft.graft(onnx_codec.encode(model), data)
     with ExitStack() as stack:
         file = stack.enter_context(atomic.replacing(path))
         for piece in pieces:
@@ -125,22 +124,23 @@ def write(opened_model: OpenModel, path: str | os.PathLike[str], *, external: bo
             _write_data(stack.enter_context(atomic.replacing(beside)), places, data)
 
 
-def _places(data: Sequence[Data]) -> dict[int, int]:
-    """Offsets of the data that goes into the second file, by number."""
-    places = {}
+def _outside(opened_model: OpenModel, name: str) -> tuple[ir.Model, dict[int, int]]:
+    """The model with its large tensors in the file ``name``; their offsets there, by number.
+
+    Data that no tensor refers to any more, weights that were replaced or cut off, has no place.
+    """
+    model, data = opened_model.model, opened_model.data
+    places: dict[int, int] = {}
     end = 0
-    for index, item in enumerate(data):
-        if item.nbytes >= _LARGE:
-            places[index] = end + -end % _PAGE
-            end = places[index] + item.nbytes
-    return places
 
-
-def _outside(model: ir.Model, places: dict[int, int], data: Sequence[Data], name: str) -> ir.Model:
     def changed(tensor: ir.Tensor) -> ir.Tensor:
+        nonlocal end
         index = graft.index_of(tensor)
-        if index is None or index not in places:
+        if index is None or data[index].nbytes < _LARGE:
             return tensor
+        if index not in places:
+            places[index] = end + -end % _PAGE
+            end = places[index] + data[index].nbytes
         entries = {"location": name, "offset": places[index], "length": data[index].nbytes}
         return replace(tensor, external=tuple((key, str(v)) for key, v in entries.items()))
 
@@ -150,7 +150,7 @@ def _outside(model: ir.Model, places: dict[int, int], data: Sequence[Data], name
         initializers=dict(model.graph.initializers),
     )
     external_data.change(graph, changed)
-    return replace(model, graph=graph)
+    return replace(model, graph=graph), places
 
 
 def _write_data(file: BinaryIO, places: dict[int, int], data: Sequence[Data]) -> None:
