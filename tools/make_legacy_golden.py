@@ -10,41 +10,15 @@ An MLP with a frozen layer: the folder as generated, artifacts, three steps, the
 from __future__ import annotations
 
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from release_model import STEPS, forward, without_torch
 
-# importing onnxruntime.training itself asks for torch, which on-device training does not need
-_package = types.ModuleType("onnxruntime.training")
-_package.__path__ = [str(Path(onnxruntime.__file__).parent / "training")]
-sys.modules["onnxruntime.training"] = _package
-
+without_torch()
 import onnxruntime.training.onnxblock as onnxblock  # noqa: E402
 from onnxruntime.training import api  # noqa: E402
-
-STEPS = 3
-
-
-def forward() -> onnx.ModelProto:
-    rng = np.random.default_rng(7)
-    shapes = {"w1": (4, 6), "b1": (6,), "w2": (6, 3), "b2": (3,)}
-    weights = [
-        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) / 2, name)
-        for name, shape in shapes.items()
-    ]
-    nodes = [
-        helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]),
-        helper.make_node("Relu", ["h"], ["r"]),
-        helper.make_node("Gemm", ["r", "w2", "b2"], ["y"]),
-    ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])
-    graph = helper.make_graph(nodes, "mlp", [x], [y], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
 
 
 class WithLoss(onnxblock.TrainingModel):

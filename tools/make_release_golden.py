@@ -13,45 +13,18 @@ from __future__ import annotations
 
 import importlib
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
-
-# importing onnxruntime.training itself asks for torch, which on-device training does not need
-_package = types.ModuleType("onnxruntime.training")
-_package.__path__ = [str(Path(onnxruntime.__file__).parent / "training")]
-sys.modules["onnxruntime.training"] = _package
-
-STEPS = 3
-
-
-def forward() -> onnx.ModelProto:
-    rng = np.random.default_rng(7)
-    shapes = {"w1": (4, 6), "b1": (6,), "w2": (6, 3), "b2": (3,)}
-    weights = [
-        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) / 2, name)
-        for name, shape in shapes.items()
-    ]
-    nodes = [
-        helper.make_node("Gemm", ["x", "w1", "b1"], ["h"], name="first"),
-        helper.make_node("Relu", ["h"], ["r"], name="relu"),
-        helper.make_node("Gemm", ["r", "w2", "b2"], ["y"], name="second"),
-    ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])
-    graph = helper.make_graph(nodes, "mlp", [x], [y], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+from release_model import STEPS, forward, without_torch
 
 
 def generate(folder: Path) -> None:
     artifacts = importlib.import_module("onnxruntime.training.artifacts")
     folder.mkdir(parents=True, exist_ok=True)
     artifacts.generate_artifacts(
-        forward(),
+        forward(("first", "relu", "second")),
         requires_grad=["w1", "w2", "b2"],
         frozen_params=["b1"],
         loss=artifacts.LossType.MSELoss,
@@ -86,5 +59,6 @@ def train(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    without_torch()
     generate(Path(sys.argv[1]))
     train(Path(sys.argv[1]))
