@@ -20,9 +20,9 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# what a file system without fsync of folders answers (FUSE, Android's shared storage)
 # what a write answers for want of room or leave: no file's name goes with it
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+# what a file system without fsync of folders answers (FUSE, Android's shared storage)
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF)
 
 
