@@ -17,7 +17,7 @@ import numpy as np
 from edge_train.errors import ArtifactError, UnsupportedOp
 from edge_train.graph import ir, opset_rules_old  # noqa: F401 (importing it registers its rules)
 from edge_train.graph.opset_rules import NEWER, RULES, Unraisable
-from edge_train.graph.passes import all_names, outer_reads, with_bodies
+from edge_train.graph.passes import all_names, fresh_name, outer_reads, with_bodies
 from edge_train.graph.shapes import Shapes
 
 TARGET = 21
@@ -103,12 +103,7 @@ class Scope:
 
     def fresh(self, stem: str) -> str:
         """A name that nothing in the model has."""
-        name, count = f"opset{TARGET}/{stem}", 0
-        while name in self._names:
-            count += 1
-            name = f"opset{TARGET}/{stem}_{count}"
-        self._names.add(name)
-        return name
+        return fresh_name(f"opset{TARGET}/{stem}", self._names)
 
     def const(self, values: Iterable[int]) -> str:
         """The name of a 1-D int64 constant; equal ones are shared."""

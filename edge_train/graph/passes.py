@@ -39,6 +39,16 @@ def all_names(graph: ir.Graph) -> set[str]:
     return names
 
 
+def fresh_name(stem: str, taken: set[str]) -> str:
+    """``stem``, numbered if it is taken; the name is among the taken ones from now on."""
+    name, count = stem, 0
+    while name in taken:
+        count += 1
+        name = f"{stem}_{count}"
+    taken.add(name)
+    return name
+
+
 def with_bodies(node: ir.Node, change: Callable[[ir.Graph], ir.Graph]) -> ir.Node:
     """The node with each of its subgraphs changed."""
     table: dict[str, ir.Attribute] = {}

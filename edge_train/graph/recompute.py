@@ -17,7 +17,7 @@ import numpy as np
 
 from edge_train import dtypes
 from edge_train.graph import ir
-from edge_train.graph.passes import all_names, outer_reads, reading
+from edge_train.graph.passes import all_names, fresh_name, outer_reads, reading
 
 _RANDOM = frozenset(
     {
@@ -91,12 +91,7 @@ class _Writer:
     constants: dict[str, ir.Tensor] = field(default_factory=dict)
 
     def fresh(self, stem: str) -> str:
-        name, count = f"recompute/{stem}", 0
-        while name in self.names:
-            count += 1
-            name = f"recompute/{stem}_{count}"
-        self.names.add(name)
-        return name
+        return fresh_name(f"recompute/{stem}", self.names)
 
     def op(self, op_type: str, *inputs: str, stem: str, to: int | None = None) -> str:
         output = self.fresh(f"{stem}/{op_type}")

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from edge_train import dtypes
 from edge_train.graph import ir
-from edge_train.graph.passes import all_names, outer_reads
+from edge_train.graph.passes import all_names, fresh_name, outer_reads
 
 #: what these ops make may be the memory of what they read
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
@@ -70,9 +70,7 @@ def _as_float(graph: ir.Graph, loss: str) -> tuple[str, list[ir.Node]]:
     kind = next((value.elem_type for value in graph.outputs if value.name == loss), None)
     if kind == dtypes.FLOAT:
         return loss, []
-    names, name = all_names(graph), "edge_train/loss"
-    while name in names:
-        name += "_"
+    name = fresh_name("edge_train/loss", all_names(graph))
     return name, [ir.make_node("Cast", [loss], [name], name, to=dtypes.FLOAT)]
 
 

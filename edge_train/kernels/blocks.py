@@ -32,6 +32,13 @@ def _blocks(size: int) -> Iterator[slice]:
     return (slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK))
 
 
+def _mean(m: Floats, beta: float, g: Floats, rest: float, t: Floats, out: Floats) -> None:
+    """out = beta m + rest g, by way of t."""
+    np.multiply(m, beta, out=out)
+    np.multiply(g, rest, out=t)
+    np.add(out, t, out=out)
+
+
 class _Scratch(threading.local):
     """Two float32 blocks of each thread, for good; ``wide`` sees both as one of float64."""
 
@@ -61,9 +68,7 @@ class _Blocks:
         for at in _blocks(weights.size):
             p, g, m, v = weights[at], gradients[at], moment0[at], moment1[at]
             t, _ = self._scratch.take(p.size)
-            np.multiply(m, s.beta1, out=m)
-            np.multiply(g, s.rest1, out=t)
-            np.add(m, t, out=m)
+            _mean(m, s.beta1, g, s.rest1, t, out=m)
             np.multiply(v, s.beta2, out=v)
             np.multiply(g, s.rest2, out=t)
             np.multiply(t, g, out=t)
@@ -128,12 +133,8 @@ class _Blocks:
         for at in _blocks(weights.size):
             p, g, m = weights[at], gradients[at], moment[at]
             t, c = self._scratch.take(p.size)
-            np.multiply(g, s.rest1, out=t)
-            np.multiply(m, s.beta1, out=c)
-            np.add(c, t, out=c)
-            np.multiply(m, s.beta2, out=m)
-            np.multiply(g, s.rest2, out=t)
-            np.add(m, t, out=m)
+            _mean(m, s.beta1, g, s.rest1, t, out=c)
+            _mean(m, s.beta2, g, s.rest2, t, out=m)
             if s.decay:
                 np.multiply(p, s.decay, out=t)
                 np.subtract(p, t, out=p)
