@@ -171,8 +171,9 @@ class Loop:
             self.detail = _never_finite(self.run.skipped_in_a_row)
             return StopReason.FAILED
         every = self.goal.evaluate_every
-        if reason is None and every and self.run.step % every == 0:
-            reason = self._evaluate()
+        if every and self.run.step % every == 0:
+            # whatever a callback says: a resumed run does not come by this step again
+            reason = self._evaluate() or reason
         self.keeper.after_step(self.run)
         verdict = self.governor.check(self.run.step)
         self.detail = verdict.detail if verdict.stop and reason is None else self.detail
