@@ -120,20 +120,24 @@ class RunFolder:
         """The newest state that is whole, what it holds, and the words on those that are not.
 
         A broken state is renamed to ``<name>.broken``. (None, None, []) in a new folder;
-        CheckpointError where there are states and none is whole.
+        CheckpointError where there are states and none is whole: they stay, so that the next start
+        is refused as well.
         """
-        notes: list[str] = []
+        broken: dict[Path, str] = {}
         for path in self.states():
             try:
-                return path, read_run(path), notes
+                run = read_run(path)
             except (CheckpointVersion, PermissionError):
                 raise
             except (CheckpointError, OSError) as error:  # bad sectors among them
-                notes.append(f"'{path}' cannot be read: {error}")
-                self._set_aside(path)
-        if notes:
+                broken[path] = f"'{path}' cannot be read: {error}"
+                continue
+            for other in broken:
+                self._set_aside(other)
+            return path, run, list(broken.values())
+        if broken:
             raise CheckpointError(
-                f"no state in '{self.path}' is whole: {'; '.join(notes)}. Start anew with "
+                f"no state in '{self.path}' is whole: {'; '.join(broken.values())}. Start anew with "
                 "another run folder, or fresh"
             )
         return None, None, []
