@@ -49,6 +49,13 @@ class Feeder:
                     raise DataError(
                         f"{option}: the model has no input '{name}'{_near(name, known)}"
                     )
+        for value in self.inputs:
+            dtype, factor = _dtype(value), self.scale.get(value.name, 1)
+            if dtype is not None and dtype.kind in "iub" and dtype.type(factor) != factor:
+                raise DataError(
+                    f"scale: the input '{value.name}' takes {dtype}, which {factor} would make 0 "
+                    "or round; leave it out"
+                )
 
     def for_graph(self, inputs: tuple[ir.Value, ...]) -> Feeder:
         """The feeder for another graph of the model, which may take fewer inputs."""
@@ -146,7 +153,7 @@ class Feeder:
         return batch
 
     def _fitted(self, value: ir.Value, array: Array) -> Array:
-        dtype = None if value.elem_type is None else dtypes.NUMPY.get(value.elem_type)
+        dtype = _dtype(value)
         factor = self.scale.get(value.name)
         if dtype is not None and array.dtype != dtype:
             if not _keeps_meaning(array.dtype, dtype) and not _is_whole(array, dtype):
@@ -162,6 +169,10 @@ class Feeder:
         if axis and self.stacked:
             array = np.moveaxis(array, 0, axis)
         return np.ascontiguousarray(array)
+
+
+def _dtype(value: ir.Value) -> np.dtype[Any] | None:
+    return None if value.elem_type is None else dtypes.NUMPY.get(value.elem_type)
 
 
 def _keeps_meaning(given: np.dtype[Any], asked: np.dtype[Any]) -> bool:

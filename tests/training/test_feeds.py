@@ -59,6 +59,13 @@ def test_what_does_not_fit_is_named(batch: Any, said: str) -> None:
         Feeder(INPUTS).feed(batch)
 
 
+def test_a_scale_that_whole_numbers_cannot_take_is_named() -> None:
+    with pytest.raises(DataError, match="scale: the input 'labels' takes int64, which 0.5 would"):
+        Feeder(INPUTS, scale={"labels": 0.5})
+    fed = Feeder(INPUTS, scale={"labels": 2.0}).feed((IMAGES, LABELS))
+    assert fed["labels"].tolist() == [6, 8]
+
+
 def test_a_fixed_number_of_rows_must_divide_the_batches() -> None:
     fixed = (ir.Value("x", dtypes.FLOAT, (4, 3)), ir.Value("y", dtypes.INT64, (4,)))
     rows = ArrayRows((np.zeros((20, 3)), np.zeros(20)))
