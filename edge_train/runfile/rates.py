@@ -59,12 +59,16 @@ def _single(rate: Rate, total: int | None) -> Schedule:
     values = {name: getattr(rate, name) for name in names}
     if "total" in values:
         values["total"] = total if rate.total is None else rate.total
+    _check_unused(rate, (*names, "rate"))
+    return make(rate.rate, **values)
+
+
+def _check_unused(rate: Rate, known: tuple[str, ...]) -> None:
     default = Rate()
     for field in fields(rate):
-        unused = field.name not in (*names, "kind", "rate", "target")
+        unused = field.name not in (*known, "kind", "target")
         if unused and getattr(rate, field.name) != getattr(default, field.name):
             raise RunFileError(f"schedule.{field.name}: means nothing to kind '{rate.kind}'")
-    return make(rate.rate, **values)
 
 
 def _joined(rate: Rate, total: int | None) -> Schedule:
@@ -83,4 +87,5 @@ def _joined(rate: Rate, total: int | None) -> Schedule:
         own = replace(Rate(), **table)
         made.append((_single(own, steps), steps))
         spent += steps
+    _check_unused(rate, ("parts", "total"))
     return schedules.join(made)

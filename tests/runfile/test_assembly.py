@@ -86,12 +86,12 @@ def test_a_join_of_schedules(tmp_path: Path) -> None:
         {"kind": "cosine", "rate": 0.1, "steps": 60},
         {"kind": "constant", "rate": 0.001},
     ]
-    made = _trainer(
-        tmp_path,
-        ("training.steps", 90),
-        ("schedule.kind", "join"),
-        ("schedule.parts", parts),
-    )
+    pairs = [("training.steps", 90), ("schedule.kind", "join"), ("schedule.parts", parts)]
+    with pytest.raises(RunFileError, match=r"schedule.rate: means nothing to kind 'join'"):
+        _trainer(tmp_path, *pairs)
+    path = run_file(tmp_path)
+    path.write_text(re.sub(r"\[schedule\][^[]*", "", path.read_text()))
+    made = trainer_of(read(path, [("progress.show", "none"), *pairs]))
     assert made._schedule is not None
     rates = [made._schedule.rate(step) for step in (0, 5, 10, 40, 69, 70, 89)]
     assert rates == pytest.approx([0, 0.05, 0.1, 0.05, 0.1 * 0.000685, 0.001, 0.001], abs=1e-6)
