@@ -11,7 +11,6 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -23,6 +22,7 @@ from edge_train.checkpoint.format import Checkpoint
 from edge_train.checkpoint.source import Readable, Source, Span
 from edge_train.checkpoint.tensor import Tensor
 from edge_train.convert import intake, private
+from edge_train.convert.npy import read_header
 from edge_train.errors import ArtifactError, CheckpointCorrupt, CheckpointError, NominalStateError
 from edge_train.graph import ir, onnx_codec
 from edge_train.graph.onnx_codec import Source as ModelSource
@@ -199,10 +199,8 @@ def _extent(buffer: Source) -> tuple[int, int]:
 def _npy_extent(buffer: Source) -> tuple[int, int]:
     head = io.BytesIO(buffer.read(0, min(buffer.size, 4096)))
     try:
-        version = npy.read_magic(head)
-        read: Any = npy.read_array_header_1_0
-        dims, _, dtype = (read if version == (1, 0) else npy.read_array_header_2_0)(head)
-    except (ValueError, TypeError, SyntaxError) as error:
+        dims, _, dtype = read_header(head)
+    except ValueError as error:
         raise CheckpointCorrupt(f"the buffer {buffer.label} is a damaged .npy ({error})") from error
     if dtype != np.dtype("<f4") or len(dims) != 1:
         raise CheckpointError(

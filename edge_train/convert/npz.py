@@ -25,6 +25,7 @@ from edge_train.checkpoint.format import Checkpoint
 from edge_train.checkpoint.source import Readable, Span
 from edge_train.checkpoint.tensor import Tensor
 from edge_train.convert import foreign, intake, lazy
+from edge_train.convert.npy import read_header
 from edge_train.errors import CheckpointCorrupt, CheckpointError
 
 try:
@@ -157,9 +158,9 @@ def _tensors(archive: zipfile.ZipFile, label: str) -> dict[str, Tensor]:
 def _tensor(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, where: str) -> Tensor:
     try:
         with archive.open(info) as member:
-            dims, fortran, dtype = _npy_header(member)
+            dims, fortran, dtype = read_header(member)
             start = member.tell()
-    except (*_UNZIPPING, TypeError, SyntaxError) as error:
+    except _UNZIPPING as error:
         raise CheckpointCorrupt(f"{where} is damaged ({error}); use another copy") from error
     try:
         data_type = dtypes.number_of(dtype)
@@ -179,15 +180,6 @@ def _tensor(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, where: s
         moved = _Moved(data, dims, dtype, "F" if fortran else "C", where)
         data = Span(moved, 0, expected)
     return Tensor(name, data_type, dims, data)
-
-
-def _npy_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = npy.read_magic(member)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f".npy version {version}, expected 1.0 or 2.0")
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    dims, fortran, dtype = read(member)
-    return tuple(int(dim) for dim in dims), bool(fortran), dtype
 
 
 class _Member(lazy.Streamed):

@@ -171,6 +171,8 @@ def test_buffers_of_another_kind(tmp_path: Path) -> None:
         (_npy(np.zeros((1, 43), "<f4"), tmp_path / "x.npy"), CheckpointError, "one row"),
         (good[:-1], CheckpointError, "171 bytes of data, expected 172: truncated"),
         (good[:20], CheckpointError, "a damaged .npy"),
+        (good[:12] + b"(" * 50, CheckpointError, "a damaged .npy"),
+        (good[:6] + b"\x09" + good[7:], CheckpointError, r"version \(9, 0\)"),
         (b"", ValueError, "0 elements, expected 43"),
     ):
         with pytest.raises(error, match=text):

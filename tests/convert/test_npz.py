@@ -95,6 +95,11 @@ def npy(array: Any, **fields: Any) -> bytes:
     return file.getvalue() + array.tobytes()
 
 
+def headed(text: str) -> bytes:
+    """A .npy with this text as its header."""
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bytes(8)
+
+
 TWO = np.ones(2, np.float32)
 HOSTILE: dict[str, tuple[list[tuple[str, bytes]], str]] = {
     "another shape": ([("w.npy", npy(TWO, shape=(3,)))], "'w' has 8 bytes of data, expected 12"),
@@ -112,6 +117,10 @@ HOSTILE: dict[str, tuple[list[tuple[str, bytes]], str]] = {
         [("w.npy", b"\x93NUMPY\x01\x00\x10\x00__import__('os')\n")],
         "tensor 'w' is damaged",
     ),
+    "an open bracket": ([("w.npy", headed("{'shape': (2,"))], "tensor 'w' is damaged"),
+    "an open string": ([("w.npy", headed("'''abc"))], "tensor 'w' is damaged"),
+    "nine thousand signs": ([("w.npy", headed("-" * 9000 + "1"))], "tensor 'w' is damaged"),
+    "five thousand brackets": ([("w.npy", headed("[" * 5000))], "tensor 'w' is damaged"),
     "another file": ([("readme.txt", b"")], "'readme.txt' is no array"),
     "twice": ([("w.npy", npy(TWO)), ("w.npy", npy(TWO))], "'w' is there twice"),
     "no name": ([(".npy", npy(TWO))], "empty name"),
