@@ -12,11 +12,13 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 PIECE = 1 << 17  # elements: 512 KB of each array, and some 100 us of work
+WORTH = 1e-3  # seconds: less work is done by the caller before another thread has woken up
 
 
 @lru_cache(maxsize=64)
@@ -69,23 +71,30 @@ def _serve(passes: SimpleQueue[_Pass]) -> None:
 
 
 class Pool:
-    """``threads`` threads, the caller's among them; the others start with the first large pass."""
+    """``threads`` threads, the caller's among them; the others start with the first long pass."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._passes: SimpleQueue[_Pass] | None = None
 
     def each(self, work: Callable[[slice], T], parts: Sequence[slice]) -> list[T]:
-        """``work`` of every part, the results in the order of the parts."""
-        if self._threads == 1 or len(parts) < 2:
+        """``work`` of every part, the results in the order of the parts.
+
+        The first part is the caller's, and tells whether the rest takes long enough to wake others.
+        """
+        if self._threads == 1 or len(parts) < 3:
             return [work(part) for part in parts]
-        whole = _Pass(work, parts)
+        start = perf_counter()
+        first, rest = work(parts[0]), parts[1:]
+        if (perf_counter() - start) * len(rest) < WORTH:
+            return [first, *map(work, rest)]
+        shared_work = _Pass(work, rest)
         queue = self._queue()
-        for _ in range(min(self._threads, len(parts)) - 1):
-            queue.put(whole)
-        whole.help()
-        whole.wait()
-        return whole.results
+        for _ in range(min(self._threads, len(rest)) - 1):
+            queue.put(shared_work)
+        shared_work.help()
+        shared_work.wait()
+        return [first, *shared_work.results]
 
     def _queue(self) -> SimpleQueue[_Pass]:
         if self._passes is None:

@@ -1,4 +1,7 @@
-"""The pool: every piece once, results in order, errors passed on, forks and idle threads."""
+"""The pool: every piece once, results in order, errors passed on, forks and idle threads.
+
+The work here is short: but for the test of that, other threads are woken for any.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,12 @@ from edge_train import kernels
 from edge_train.kernels import native, pool
 
 PARTS = pool.pieces(20 * pool.PIECE + 3)
+WORTH = pool.WORTH
+
+
+@pytest.fixture(autouse=True)
+def _any_work_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "WORTH", 0)
 
 
 @pytest.mark.parametrize("size", [0, 1, pool.PIECE, pool.PIECE + 1])
@@ -30,9 +39,30 @@ def test_every_part_once_and_in_order(threads: int) -> None:
 
 
 def test_the_parts_run_side_by_side() -> None:
+    """All but the first, which is the caller's."""
     meeting = threading.Barrier(3, timeout=20)
-    who = pool.Pool(3).each(lambda at: (meeting.wait(), threading.get_ident())[1], PARTS[:3])
-    assert len(set(who)) == 3
+
+    def work(at: slice) -> int:
+        if at != PARTS[0]:
+            meeting.wait()
+        return threading.get_ident()
+
+    who = pool.Pool(3).each(work, PARTS[:4])
+    assert who[0] == threading.get_ident()
+    assert len(set(who[1:])) == 3
+
+
+def test_short_work_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread would be there when all is done; the first part tells."""
+    monkeypatch.setattr(pool, "WORTH", WORTH)
+    clock = iter([0.0, WORTH / 21, 1.0, 1.0 + WORTH / 19])  # of 20 parts that follow
+    monkeypatch.setattr(pool, "perf_counter", lambda: next(clock))
+    before = threading.active_count()
+    workers = pool.Pool(3)
+    assert len(workers.each(lambda at: None, PARTS)) == len(PARTS)
+    assert threading.active_count() == before
+    assert len(workers.each(lambda at: None, PARTS)) == len(PARTS)
+    assert threading.active_count() == before + 2
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -56,7 +86,7 @@ def test_a_forked_child_starts_threads_of_its_own() -> None:
     if child == 0:
         meeting = threading.Barrier(2, timeout=20)
         try:
-            pool.shared(2).each(lambda at: meeting.wait(), PARTS[:2])
+            pool.shared(2).each(lambda at: at == PARTS[0] or meeting.wait(), PARTS[:3])
         except BaseException:
             os._exit(1)
         os._exit(0)
