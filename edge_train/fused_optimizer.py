@@ -7,7 +7,7 @@ gradient; a gradient that is NaN or infinite leaves out its own parameter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -43,7 +43,7 @@ class Stepping(Protocol):
     max_grad_norm: Any
 
     def begin_pass(self, arena: Arena) -> FusedPass: ...
-    def note_skip(self, gradients: Sequence[str]) -> None: ...
+    def note_skip(self, gradients: Iterable[str]) -> None: ...
 
 
 class FusedOptimizer:

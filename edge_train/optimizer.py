@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from edge_train import fused_optimizer, kernels, optimizer_state
@@ -250,7 +250,7 @@ class Optimizer:
             return None
         return factor
 
-    def note_skip(self, gradients: Sequence[str]) -> None:
+    def note_skip(self, gradients: Iterable[str]) -> None:
         """Counts a step that was left out; the first one is logged with what was not finite."""
         self._skipped += 1
         if self._skipped == 1:

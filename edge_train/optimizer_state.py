@@ -12,7 +12,6 @@ from contextlib import suppress
 import numpy as np
 
 from edge_train.arena import Arena
-from edge_train.arena_memory import Floats
 from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
 from edge_train.errors import CheckpointError
 from edge_train.packed_moments import PackedMoment, PackedMoments, form_of
@@ -135,7 +134,8 @@ def rewind_schedule(state: CheckpointState, steps: int) -> None:
         state.private[SCHEDULE] = json.dumps(fields)
 
 
-def nonfinite_names(arena: Arena) -> list[str]:
-    """The parameters whose gradients hold a NaN or infinity."""
-    views: dict[str, Floats] = {name: arena.gradients[arena.slot(name)] for name in arena.names}
-    return [name for name, view in views.items() if not np.isfinite(view).all()]
+def nonfinite_names(arena: Arena) -> Iterator[str]:
+    """The parameters whose gradients hold a NaN or infinity; looked for as they are asked for."""
+    for name in arena.names:
+        if not np.isfinite(arena.gradients[arena.slot(name)]).all():
+            yield name
