@@ -1,8 +1,9 @@
 """Filling a nominal state piece by piece: over a slow link, in any order, across crashes.
 
 A journal keeps the pieces in a file: one line of JSON about the transfer, then for each piece its
-offset, count and CRC-32 (u64, u64, u32, little-endian) and its bytes. What follows a damaged or
-half-written piece is cut off when the journal is opened again: those elements are missing.
+offset, count and the CRC-32 of all of it (u64, u64, u32, little-endian) and its bytes. What follows
+a damaged or half-written piece is cut off when the journal is opened again: those elements are
+missing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from edge_train import atomic
 from edge_train.host_arrays import host_array
 from edge_train.placement import ParameterSlot, Room
 
-_RECORD = struct.Struct("<QQI")
+_RECORD, _PLACE = struct.Struct("<QQI"), struct.Struct("<QQ")
 _HEADER_LIMIT = 4096
 _STEP = 1 << 16  # elements read from a journal at a time
 ALGORITHMS = ("crc32", "sha256")
@@ -190,6 +191,7 @@ class _Journal:
     def __init__(self, path: str, transfer: dict[str, Any]) -> None:
         self._path = path
         self._header = json.dumps(transfer).encode() + b"\n"
+        self._end = len(self._header)  # of the whole pieces
         if not os.path.exists(path) or self._is_cut_off():
             self.clear()
 
@@ -211,6 +213,7 @@ class _Journal:
         with open(self._path, "wb") as file:
             file.write(self._header)
             _sync(file)
+        self._end = len(self._header)
         atomic.sync_folder(os.path.dirname(os.path.abspath(self._path)))
 
     def replay(self, total: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -223,7 +226,8 @@ class _Journal:
                 if len(head) < _RECORD.size:
                     break
                 offset, count, crc = _RECORD.unpack(head)
-                if offset + count > total or not _is_whole(file, count, crc):
+                start = zlib.crc32(head[: _PLACE.size])
+                if offset + count > total or not _is_whole(file, count, start, crc):
                     break
                 file.seek(end + _RECORD.size)
                 for done in range(0, count, _STEP):
@@ -231,18 +235,24 @@ class _Journal:
                     yield offset + done, np.frombuffer(data, "<f4")
                 end += _RECORD.size + 4 * count
             file.truncate(end)
+        self._end = end
 
     def append(self, offset: int, values: np.ndarray) -> None:
-        """One piece, on the disk when this returns."""
+        """One piece, on the disk when this returns.
+
+        Over what a piece left that could not be written: the next ones are found behind it.
+        """
         raw = np.ascontiguousarray(values, "<f4").view(np.uint8).data
-        with open(self._path, "ab") as file:
-            file.write(_RECORD.pack(offset, values.size, zlib.crc32(raw)))
+        place = _PLACE.pack(offset, values.size)
+        with open(self._path, "r+b") as file:
+            file.seek(self._end)
+            file.write(place + zlib.crc32(raw, zlib.crc32(place)).to_bytes(4, "little"))
             file.write(raw)
             _sync(file)
+        self._end += _RECORD.size + len(raw)
 
 
-def _is_whole(file: BinaryIO, count: int, crc: int) -> bool:
-    found = 0
+def _is_whole(file: BinaryIO, count: int, found: int, crc: int) -> bool:
     for done in range(0, count, _STEP):
         asked = 4 * min(_STEP, count - done)
         data = file.read(asked)

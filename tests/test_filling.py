@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import onnxruntime
@@ -19,6 +21,7 @@ from support.snapshot import differences, snapshot
 from support.training import module_of
 from support.zoo import ZOO
 
+from edge_train import filling
 from edge_train.api import CheckpointState, Module, Optimizer
 from edge_train.convert.nominal import to_nominal
 from edge_train.device import open_device
@@ -422,11 +425,35 @@ def test_a_damaged_piece_in_a_journal_is_missing(tmp_path: Path) -> None:
     start = path.stat().st_size
     module.fill(10, values[10:20])
     whole = path.read_bytes()
-    for at in range(start, len(whole), 5):
-        data = bytearray(whole)
-        data[at] ^= 0x40
-        path.write_bytes(data)
-        assert module.begin_fill(journal=path).missing == ((10, 43),)
+    for at in (*range(start, start + 20), *range(start + 20, len(whole), 5)):
+        for bit in (0x01, 0x40):  # an offset or a count that would fit, too
+            data = bytearray(whole)
+            data[at] ^= bit
+            path.write_bytes(data)
+            assert module.begin_fill(journal=path).missing == ((10, 43),)
+
+
+def test_a_piece_that_could_not_be_written_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, which the user then makes room on: what came afterwards survives a crash."""
+    path, values = tmp_path / "journal", np.arange(SIZE, dtype=np.float32)
+    module = nominal(MLP)
+    module.begin_fill(journal=path)
+    module.fill(0, values[:10])
+    with monkeypatch.context() as patch:
+
+        def full(file: BinaryIO) -> None:
+            file.flush()
+            file.truncate(file.tell() - 7)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(filling, "_sync", full)
+        with pytest.raises(OSError, match="No space left"):
+            module.fill(10, values[10:30])
+    module.fill(30, values[30:35])
+    module.fill(10, values[10:12])
+    assert nominal(MLP).begin_fill(journal=path).missing == ((12, 30), (35, 43))
 
 
 def test_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
