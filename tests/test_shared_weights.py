@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -186,6 +187,28 @@ def test_a_reader_that_died_holds_the_trainer_up_once_and_shortly(module: Module
     assert 0.05 < time.monotonic() - start < 1
 
 
+def test_readers_that_never_let_go_hold_the_trainer_up_shortly(module: Module) -> None:
+    header, stop = SharedWeights("test")._header, threading.Event()
+
+    def reader() -> None:
+        while not stop.is_set():
+            header.hold(segment.HOLD_MS)
+
+    thread = threading.Thread(target=reader)
+    thread.start()
+    timer = threading.Timer(5, stop.set)
+    timer.start()
+    start = time.monotonic()
+    try:
+        with memory(module).writing():
+            pass
+        assert 0.05 < time.monotonic() - start < 4
+    finally:
+        stop.set()
+        timer.cancel()
+        thread.join()
+
+
 def test_a_session_is_not_kept(module: Module) -> None:
     weights, reader = SharedWeights("test"), session()
     weights.run(reader, BN.feed)
@@ -263,6 +286,24 @@ def test_without_dev_shm_and_memfd(monkeypatch: pytest.MonkeyPatch, shared_folde
     np.testing.assert_array_equal(weights["w1"], module.state.parameters["w1"].data)
     with pytest.raises(ValueError, match="backing 'ram'"):
         open_device("shm:test", backing="ram").allocate(1)
+
+
+def test_a_full_file_system_is_an_error_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, shared_folder: Path
+) -> None:
+    """Else the first write to a page that cannot be had ends the process."""
+
+    def full(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: str(path) != "/dev/shm" and access(path, mode)
+    )
+    with pytest.raises(NativeError, match=r"no shared memory can be had for 'x'.*No space left"):
+        open_device("shm:x", backing="file").allocate(9)
+    assert not list(shared_folder.iterdir())
 
 
 def test_another_segment_of_the_name_takes_its_place(module: Module) -> None:

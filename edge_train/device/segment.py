@@ -119,7 +119,8 @@ class Header:
             self._words[_HOLD] = 0
 
     def _wait_for_readers(self) -> None:
-        while True:
+        start = _now()
+        while (_now() - start) & _WORD < HOLD_MS:  # whatever readers go on to wish
             until = int(self._words[_HOLD])
             left = (until - _now()) & _WORD
             if not until or not 0 < left <= HOLD_MS:
@@ -255,9 +256,14 @@ def create_file(name: str, size: int, backing: str) -> tuple[int, str]:
             continue
         try:
             os.ftruncate(number, size)
-        except OSError:
+            if path and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(number, 0, size)  # a full file system would be a bus error
+        except OSError as error:
             os.close(number)
-            raise
+            if path:
+                os.unlink(path)
+            problems.append(f"{size} bytes: {error}")
+            continue
         return number, path
     raise NativeError(f"no shared memory can be had for '{name}': {'; '.join(problems)}")
 
