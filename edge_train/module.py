@@ -103,6 +103,7 @@ class Module(ParameterBuffers):
         _check_arguments(state, session_options)
         self.training = True
         self.state = state
+        state.check_pages()
         model, chosen = _chosen_part(onnx_codec.load(train_model_uri), state, trainable)
         self._train = _training_program(fuse_optimizer)(
             model, state, session_options, kernels, recompute, chosen is not None

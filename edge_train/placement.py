@@ -240,6 +240,7 @@ def gather_into(flat: np.ndarray, layout: Sequence[ParameterSlot], state: Checkp
 
 def scatter(flat: np.ndarray, layout: Sequence[ParameterSlot], state: CheckpointState) -> None:
     """Writes one 1-D float32 array over the parameters of ``layout``."""
+    state.check_pages()
     with state.memory.writing():
         homes = {slot.name: state.parameters[slot.name].writing() for slot in layout}
         spread(flat, layout, homes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from support.zoo import ZOO, ZOO_MODELS, Artifacts
 from edge_train import demo, frozen
 from edge_train.api import CheckpointState, Module, Optimizer
 from edge_train.convert.nominal import to_nominal
-from edge_train.device import Device, open_device
+from edge_train.device import Device, DeviceBuffer, open_device
 from edge_train.device.memories import OpenClMemory
 from edge_train.device.shared import SharedMemory
 from edge_train.errors import CheckpointError
@@ -26,6 +27,7 @@ from edge_train.optimizer import reset_group
 BN = ZOO["conv_bn_maxpool_gap"]
 HEAD = ZOO["frozen_backbone_only_head"]
 SLOW = pytest.mark.slow
+MOST = frozen.MOST
 DEVICES = (
     "shm",
     "opencl",
@@ -142,11 +144,13 @@ def test_another_choice_of_trainable_parameters(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Arena is made anew on the same device."""
-    # frozen weights are constants in ordinary memory alone: a convolution adds in another order
-    monkeypatch.setattr(frozen, "MOST", 0)
     results = []
     for place in ("cpu", device):
         module = module_of(BN, device=place)
+        # frozen weights are constants in ordinary memory alone: a convolution adds in another
+        # order there
+        ordinary = module.state.memory.name == "cpu"
+        monkeypatch.setattr(frozen, "MOST", 0 if ordinary else MOST)
         train(module, Optimizer(BN.optimizer_model, module), BN, 2)
         part = Module(BN.training_model, module.state, trainable=["wf", "bf"])
         assert part.state.memory.name == (place if isinstance(place, str) else place.name)
@@ -154,6 +158,27 @@ def test_another_choice_of_trainable_parameters(
         results.append(snapshot(part.state))
     if device.info().exact:
         assert differences(*results) == []
+
+
+def test_what_an_arena_leaves_goes_back_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moments that became codes of 8 bits, and the buffers of another choice."""
+    use_native(monkeypatch, True)
+    made: list[weakref.ref[object]] = []
+
+    def allocate(self: Device, shape: int) -> DeviceBuffer:
+        buffer = allocates(self, shape)
+        made.append(weakref.ref(buffer._alive()))
+        return buffer
+
+    allocates = Device.allocate
+    monkeypatch.setattr(Device, "allocate", allocate)
+    module = module_of(BN, device="cpu:huge")
+    Optimizer(BN.optimizer_model, module, algorithm="adamw")
+    assert [pages() is not None for pages in made] == [True] * 4
+    Optimizer(BN.optimizer_model, module, algorithm="adamw", moments="8bit")
+    assert [pages() is not None for pages in made] == [True, True, False, False]
+    Module(BN.training_model, module.state, trainable=["wf", "bf"])
+    assert [pages() is not None for pages in made[:2]] == [False, False]
 
 
 def test_nominal_states_are_filled_on_a_device(device: Device, tmp_path: Path) -> None:
@@ -231,17 +256,26 @@ def test_a_nominal_state_on_a_files_pages(
     state = CheckpointState.load_checkpoint(tmp_path / "nominal")
     module = Module(case.training_model, state, case.eval_model, f"file:{tmp_path / 'flat'}")
     assert not state.is_nominal
+    optimizer = Optimizer(case.optimizer_model, module)
     losses = [
-        train(m, Optimizer(case.optimizer_model, m), case, 3)  # type: ignore[arg-type]
-        for m in (module, full)
+        train(module, optimizer, case, 3),  # type: ignore[arg-type]
+        train(full, Optimizer(case.optimizer_model, full), case, 3),  # type: ignore[arg-type]
     ]
     if not case.stochastic:
         assert losses[0] == losses[1]
         assert differences(snapshot(state), snapshot(full.state)) == []
     np.testing.assert_array_equal(np.fromfile(tmp_path / "flat", np.float32), flat)
-    os.truncate(tmp_path / "flat", 8)
-    with pytest.raises(ValueError, match="overwritten in place"):
-        module(**case.feed)
+    before = optimizer.step_count
+    os.truncate(tmp_path / "flat", 0)  # its pages are gone: a bus error for who touches them
+    for use in (
+        lambda: module(**case.feed),
+        optimizer.step,
+        lambda: module.copy_buffer_to_parameters(flat, trainable_only=False),
+        lambda: Module(case.training_model, state),
+    ):
+        with pytest.raises(ValueError, match="overwritten in place"):
+            use()
+    assert optimizer.step_count == before
 
 
 def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
@@ -302,8 +336,9 @@ def test_u047_a_mapped_file_that_is_overwritten_in_place_is_noticed(
     state = CheckpointState.load_checkpoint(path, device="file")
     module = Module(BN.training_model, state, BN.eval_model)
     module(**BN.feed)
+    flat = module.get_contiguous_parameters()
     if change == "shorter":
-        os.truncate(path, 10)
+        os.truncate(path, 0)
     else:
         with open(path, "ab") as file:
             file.write(b"more")
@@ -314,6 +349,8 @@ def test_u047_a_mapped_file_that_is_overwritten_in_place_is_noticed(
         module.get_contiguous_parameters,
         module.parameters_checksum,
         lambda: module.copy_parameters_to_buffer(np.zeros(99, np.float32)),
+        lambda: module.copy_buffer_to_parameters(flat, trainable_only=False),
+        lambda: Module(BN.training_model, state),
         lambda: module.export_model_for_inferencing(tmp_path / "other", ["y"]),
     ):
         with pytest.raises(CheckpointError, match="overwritten in place"):

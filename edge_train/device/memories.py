@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -62,12 +63,11 @@ def memory_of(device: Device) -> Memory:
 
 
 class BufferMemory(Memory):
-    """Every buffer is one of the device's."""
+    """Every buffer is one of the device's; it lives as long as the Arena's arrays."""
 
     def __init__(self, device: Device) -> None:
         self.name = device.name
         self._device = device
-        self._buffers: dict[int, DeviceBuffer] = {}
 
     def weights(self, size: int) -> Floats:
         """A buffer of the device."""
@@ -81,16 +81,8 @@ class BufferMemory(Memory):
         """A buffer of the device."""
         return self._allocate(size)
 
-    @property
-    def buffers(self) -> tuple[DeviceBuffer, ...]:
-        """Weights, gradients, moments, as far as they were asked for."""
-        return tuple(self._buffers.values())
-
     def _allocate(self, size: int) -> Floats:
-        buffer = self._device.allocate(size)
-        array = buffer.numpy()
-        self._buffers[array.ctypes.data] = buffer
-        return array
+        return self._device.allocate(size).numpy()
 
 
 class OpenClMemory(BufferMemory):
@@ -101,7 +93,19 @@ class OpenClMemory(BufferMemory):
     def __init__(self, device: OpenClDevice) -> None:
         super().__init__(device)
         self._opencl = device
+        self._buffers: dict[int, DeviceBuffer] = {}
         self._of: tuple[Steps, Steps] | None = None
+
+    @property
+    def buffers(self) -> tuple[DeviceBuffer, ...]:
+        """Weights, gradients, moments, as far as they were asked for."""
+        return tuple(self._buffers.values())
+
+    def _allocate(self, size: int) -> Floats:
+        buffer = self._device.allocate(size)
+        array = buffer.numpy()
+        self._buffers[array.ctypes.data] = buffer
+        return array
 
     def prepare(self, entries: Sequence[Entry]) -> None:
         """Forgets the buffers of an Arena before."""
@@ -204,6 +208,11 @@ class FileMemory(Memory):
         """The place of a parameter in the file."""
         entry = self._entries.get(name)
         return None if entry is None else self._part(entry).reshape(entry.shape)
+
+    def writing(self) -> AbstractContextManager[object]:
+        """Looks at the file's size first: a page that is gone cannot be written to."""
+        self.check()
+        return super().writing()
 
     def check(self) -> None:
         """ValueError when the file became longer or shorter."""
