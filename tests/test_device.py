@@ -13,6 +13,7 @@ from support.child import MEMORY, run_python, succeed
 from support.devices import ctypes_api, native_api, opencl, use_native
 
 from edge_train.device import Device, DeviceBuffer, native, open_device
+from edge_train.device.names import parse
 from edge_train.errors import NativeError, ShapeMismatch
 
 Opener = Callable[[], Device]
@@ -243,6 +244,20 @@ def test_names_that_are_none(name: object, error: type[Exception], text: str) ->
         open_device(name)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("opencl", "opencl:0"),
+        ("opencl:07", "opencl:7"),
+        ("cpu", "cpu:0"),
+        ("cpu:lock,huge", "cpu:huge,lock"),
+    ],
+)
+def test_two_names_of_one_device(name: str, other: str) -> None:
+    assert str(parse(name)) == str(parse(other))
+    assert parse(name) != parse("shm:x")
+
+
 def test_opencl_needs_the_library_and_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     use_native(monkeypatch, False)
     with pytest.raises(NativeError, match="needs the native library"):
@@ -318,6 +333,8 @@ def loop(count):
     for size in range(count):
         with device.allocate(10_000 + size % 7) as buffer:
             buffer.numpy()[::1024] = 1
+    for _ in range(3 * count):
+        open_device("cpu")
 loop(500)
 before = memory("VmRSS"), memory("VmSize")
 loop(10_000)

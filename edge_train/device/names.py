@@ -12,7 +12,10 @@ _CPU_OPTIONS = ("huge", "lock")
 
 @dataclass(frozen=True)
 class DeviceName:
-    """A name taken apart: the kind, and what follows the first colon ("" if nothing does)."""
+    """A name taken apart: the kind, and what follows the first colon ("" if nothing does).
+
+    Of two names for one device ``parse`` makes the same: "opencl" is "opencl:0", "cpu:0" is "cpu".
+    """
 
     kind: str
     argument: str = ""
@@ -23,12 +26,12 @@ class DeviceName:
     @property
     def index(self) -> int:
         """The device's number, for kinds that count."""
-        return int(self.argument or 0)
+        return int(self.argument)
 
     @property
     def options(self) -> frozenset[str]:
         """The options of "cpu"."""
-        return frozenset(filter(None, self.argument.split(","))) - {"0"}
+        return frozenset(filter(None, self.argument.split(",")))
 
 
 def parse(name: object) -> DeviceName:
@@ -46,6 +49,10 @@ def parse(name: object) -> DeviceName:
         )
     if kind not in KINDS:
         raise ValueError(f"device '{name}': expected 'cpu', 'file:PATH', 'shm:NAME' or 'opencl:N'")
+    if kind == "cpu":
+        argument = ",".join(sorted({*argument.split(",")} - {"", "0"}))
+    elif kind == "opencl":
+        argument = argument.lstrip("0") or "0"
     parsed = DeviceName(kind, argument)
     _check(name, parsed)
     return parsed
@@ -64,5 +71,5 @@ def _check(name: str, parsed: DeviceName) -> None:
             f"device '{name}': a shared name has 1 to 64 letters, digits or any of '_.-', and "
             "begins with none of '.-'"
         )
-    elif parsed.kind == "opencl" and not re.fullmatch(r"[0-9]{0,3}", argument):
+    elif parsed.kind == "opencl" and not re.fullmatch(r"[0-9]{1,3}", argument):
         raise ValueError(f"device '{name}': expected a number, as in 'opencl:0'")

@@ -105,6 +105,8 @@ class Host:
             self._device = api.new_handle(
                 what, lambda out: api.device_open(native.HOST, 0, 0, 0, out)
             )
+            finalizer = weakref.finalize(self, api.device_close, self._device)
+            finalizer.atexit = False  # its buffers hold it, and live as long as the process then
 
     def new(self, nbytes: int, wish: Wish) -> Pages:
         """New zeroed pages; NativeError when the system has no more, or does not lock them."""
