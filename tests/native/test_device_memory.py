@@ -67,7 +67,7 @@ def test_under_the_address_sanitizer(
 def test_on_emulated_arm(emulator: str, triple: str, tmp_path: Path) -> None:
     """64 and 32 bits: handles and offsets are 64-bit numbers on both."""
     cross, runner = shutil.which(f"{triple}-gcc"), shutil.which(emulator)
-    if cross is None or runner is None or not Path(f"/usr/{triple}").is_dir():
+    if cross is None or runner is None or not Path(f"/usr/{triple}/include/stdio.h").is_file():
         pytest.skip(f"no {triple}-gcc, no libc6-dev for it, or no {emulator}")
     program = tmp_path / "device_test"
     command = [cross, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", str(TEST)]
