@@ -1,5 +1,5 @@
 /* What is used of OpenCL 1.2, declared here because devices have no headers. The order of CL_NAMES
- * is that of struct cl_api. tests/device compares it with the official CL/cl.h. */
+ * is that of struct cl_api. tests/native compares it with the official CL/cl.h. */
 #ifndef EDGE_TRAIN_DEVICE_OPENCL_API_H
 #define EDGE_TRAIN_DEVICE_OPENCL_API_H
 
