@@ -114,7 +114,7 @@ class RunFolder:
                 f"'{path}' was written and does not read back ({error}): the file system or the "
                 "card is at fault; earlier states are untouched"
             ) from error
-        return path.stat().st_size
+        return sum(file.stat().st_size for file in _files_of(path) if file.exists())
 
     def newest(self) -> tuple[Path | None, RunState | None, list[str]]:
         """The newest state that is whole, what it holds, and the words on those that are not.
@@ -137,8 +137,8 @@ class RunFolder:
             return path, run, list(broken.values())
         if broken:
             raise CheckpointError(
-                f"no state in '{self.path}' is whole: {'; '.join(broken.values())}. Start anew with "
-                "another run folder, or fresh"
+                f"no state in '{self.path}' is whole: {'; '.join(broken.values())}. Start anew "
+                "with another run folder, or fresh"
             )
         return None, None, []
 
@@ -187,7 +187,12 @@ def weights_in(folder: str | os.PathLike[str]) -> Path:
     raise CheckpointError(f"'{os.fspath(folder)}' has no whole state of a run: train first")
 
 
+def _files_of(path: Path) -> tuple[Path, Path]:
+    """A checkpoint, and the file beside it that a very large one has."""
+    return path, path.with_name(f"{path.name}.data")
+
+
 def _remove(path: Path) -> None:
-    for file in (path, path.with_name(f"{path.name}.data")):
+    for file in _files_of(path):
         with suppress(FileNotFoundError):
             os.unlink(file)
