@@ -27,7 +27,14 @@ def _wait_for_state(process: subprocess.Popen[str], folder: Path) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
 def test_u105_a_signal_saves_and_exits_75(tmp_path: Path, number: signal.Signals) -> None:
     path, run = run_file(tmp_path), tmp_path / "run"
     process = start("train", path, "--epochs", 1000, "--save-every", 0.2)

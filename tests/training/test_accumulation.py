@@ -115,17 +115,16 @@ class _Poisoned:
             yield x, labels
 
 
-@pytest.mark.slow
 def test_a_nan_in_one_part_drops_the_whole_update() -> None:
-    made = trainer(data=_Poisoned({2, 3}), steps=5, micro_batch=4)
+    stop = [lambda record: record.step == 4]
+    made = trainer(data=_Poisoned({2, 3}), steps=5, micro_batch=4, callbacks=stop)
+    made.run()
+    clean = trainer(data=_Poisoned(set()), steps=2, micro_batch=4)
+    clean.run()
+    assert np.array_equal(made.module.arena.weights, clean.module.arena.weights)
     result = made.run()
     assert (result.steps, result.skipped) == (5, 2)
     assert made.optimizer.step_count == 3
-    clean = trainer(data=_Poisoned(set()), steps=2, micro_batch=4)
-    clean.run()
-    two = trainer(data=_Poisoned({2, 3}), steps=4, micro_batch=4)
-    two.run()
-    assert np.array_equal(two.module.arena.weights, clean.module.arena.weights)
 
 
 def test_nan_after_nan_ends_the_run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,16 +43,22 @@ class Told:
         return [fields["text"] for event, fields in self.events if event == name]
 
 
-@pytest.fixture
-def two_states(tmp_path: Path) -> Path:
-    """A run folder with the states of steps 4 and 7."""
-    trainer(steps=4, folder=tmp_path).run()
-    trainer(steps=7, folder=tmp_path).run()
-    assert [path.name for path in RunFolder(tmp_path).states()] == [
+@pytest.fixture(scope="module")
+def states_of_4_and_7(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    trainer(steps=4, folder=folder).run()
+    trainer(steps=7, folder=folder).run()
+    assert [path.name for path in RunFolder(folder).states()] == [
         "checkpoint-000000007",
         "checkpoint-000000004",
     ]
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def two_states(states_of_4_and_7: Path, tmp_path: Path) -> Path:
+    """A run folder with the states of steps 4 and 7."""
+    return Path(shutil.copytree(states_of_4_and_7, tmp_path / "run"))
 
 
 def test_truncation_at_every_block_falls_back_and_says_so(two_states: Path) -> None:
@@ -139,7 +146,6 @@ class _FullDisk:
         monkeypatch.setattr(atomic.os, "fsync", fsync)
 
 
-@pytest.mark.slow
 def test_a_disk_that_fills_up_is_said_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +179,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_for_a_third_state(small_disk: Path) -> None:
     told = Told()
     made = trainer(steps=6, folder=small_disk / "run", save_every=0, progress=told)
@@ -198,6 +205,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_the_first_step(
         made.run()
 
 
+@pytest.mark.slow
 def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "ro"
     place.mkdir()
@@ -247,8 +255,9 @@ def test_a_state_in_two_files_falls_back_too(tmp_path: Path) -> None:
     for steps in (3, 6):
         made = trainer(steps=steps, folder=tmp_path)
         made.module.state._has_external_data = True
-        made.run()
+        result = made.run()
     newest, previous = RunFolder(tmp_path).states()
+    assert result.bytes_written == sum(f.stat().st_size for f in tmp_path.glob(f"{newest.name}*"))
     data = newest.with_name(f"{newest.name}.data")
     whole = data.read_bytes()
     data.write_bytes(whole[:-100])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from support.digits import digits, trainer, weights
 
 from edge_train.governor import Governor, Limits, PauseReason
-from edge_train.progress import Progress
+from edge_train.progress import Progress, StepRecord
 from edge_train.schedules import constant, plateau, until
 from edge_train.sensors import Battery, Readings
 from edge_train.trainer import StopReason
@@ -67,6 +69,52 @@ def test_stop_from_another_thread() -> None:
 def test_a_callback_names_its_own_reason() -> None:
     result = trainer(steps=9, callbacks=[lambda record: StopReason.OFFLINE]).run()
     assert (result.reason, result.steps) == (StopReason.OFFLINE, 1)
+
+
+@pytest.fixture
+def handled() -> Iterator[list[int]]:
+    """Handlers of the test's own, whatever started it; the signals that they get."""
+    seen: list[int] = []
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {n: signal.signal(n, lambda number, _: seen.append(number)) for n in numbers}
+    yield seen
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _send(number: int, times: int = 1) -> Callable[[StepRecord], None]:
+    def send(record: StepRecord) -> None:
+        for _ in range(times if record.step == 3 else 0):
+            os.kill(os.getpid(), number)
+
+    return send
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_u105_a_signal_lets_the_step_finish_and_saves(
+    tmp_path: Path, handled: list[int], number: signal.Signals
+) -> None:
+    result = trainer(steps=9, folder=tmp_path, callbacks=[_send(number)]).run()
+    interrupted = number == signal.SIGINT
+    assert result.reason is (StopReason.INTERRUPTED if interrupted else StopReason.TERMINATED)
+    assert result.reason.resumable
+    assert (result.steps, result.saved) == (3, tmp_path / "checkpoint-000000003")
+    os.kill(os.getpid(), number)
+    assert handled == [number]  # the run gave the handler back
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path: Path, handled: list[int]) -> None:
+    made = trainer(steps=9, folder=tmp_path, callbacks=[_send(signal.SIGINT, 2)])
+    with pytest.raises(KeyboardInterrupt):
+        made.run()
+    assert not (tmp_path / "running").exists()
+    assert handled == []
+
+
+def test_an_ignored_signal_stays_ignored(handled: list[int]) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    result = trainer(steps=5, callbacks=[_send(signal.SIGHUP)]).run()
+    assert (result.reason, result.steps) == (StopReason.COMPLETED, 5)
 
 
 def test_in_a_thread_signals_are_left_alone() -> None:
