@@ -22,11 +22,11 @@ from edge_train.checkpoint.format import Checkpoint
 from edge_train.checkpoint.source import Readable, Source, Span
 from edge_train.checkpoint.tensor import Tensor
 from edge_train.convert import intake, private
-from edge_train.convert.npy import read_header
 from edge_train.errors import ArtifactError, CheckpointCorrupt, CheckpointError, NominalStateError
 from edge_train.graph import ir, onnx_codec
 from edge_train.graph.onnx_codec import Source as ModelSource
 from edge_train.graph.roles import Roles
+from edge_train.npy import read_header
 from edge_train.placement import ParameterSlot
 
 Path = str | os.PathLike[str]

@@ -10,7 +10,6 @@ import io
 import math
 import os
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Literal
@@ -25,27 +24,12 @@ from edge_train.checkpoint.format import Checkpoint
 from edge_train.checkpoint.source import Readable, Span
 from edge_train.checkpoint.tensor import Tensor
 from edge_train.convert import foreign, intake, lazy
-from edge_train.convert.npy import read_header
 from edge_train.errors import CheckpointCorrupt, CheckpointError
-
-try:
-    from lzma import LZMAError
-except ImportError:  # a Python without it cannot read such members at all
-    LZMAError = zlib.error  # type: ignore[assignment,misc]
+from edge_train.npy import UNZIPPING, read_header
 
 _DATE = (1980, 1, 1, 0, 0, 0)  # the bytes depend on the state alone
 _SUFFIX = ".npy"
 _MAX_TEXT = 16 * 2**20
-_UNZIPPING = (
-    zipfile.BadZipFile,
-    zlib.error,
-    LZMAError,
-    EOFError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    ValueError,
-)
 
 
 def to_npz(source: Readable, destination: str | os.PathLike[str]) -> None:
@@ -123,7 +107,7 @@ def opened(source: Readable) -> Iterator[tuple[zipfile.ZipFile, str]]:
     with _as_file(source) as file:
         try:
             archive = zipfile.ZipFile(file)
-        except _UNZIPPING as error:
+        except UNZIPPING as error:
             raise CheckpointCorrupt(
                 f"{label} is no .npz file, or is truncated ({error}); use another copy"
             ) from error
@@ -160,7 +144,7 @@ def _tensor(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, where: s
         with archive.open(info) as member:
             dims, fortran, dtype = read_header(member)
             start = member.tell()
-    except _UNZIPPING as error:
+    except UNZIPPING as error:
         raise CheckpointCorrupt(f"{where} is damaged ({error}); use another copy") from error
     try:
         data_type = dtypes.number_of(dtype)
@@ -197,7 +181,7 @@ class _Member(lazy.Streamed):
         try:
             self._seek(offset)
             self._fill(view)
-        except _UNZIPPING as error:
+        except UNZIPPING as error:
             raise CheckpointCorrupt(f"{self._where} is damaged ({error})") from error
 
     def _seek(self, offset: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import struct
 import zipfile
@@ -16,6 +17,7 @@ from edge_train.data.images import ImageRows
 from edge_train.data.sources import Array, ArrayRows, Rows
 from edge_train.data.tables import read_csv
 from edge_train.errors import DataError
+from edge_train.npy import UNZIPPING, read_header
 
 _log = logging.getLogger("edge_train")
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
@@ -49,7 +51,8 @@ def open_path(path: str | os.PathLike[str], **options: object) -> Rows:
 def map_npy(path: Path) -> Array:
     """The array of a .npy file, mapped into memory."""
     try:
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        with open(path, "rb") as file:
+            array = _mapped(file, path, path.name)
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"'{path}' is no usable .npy file: {error}") from error
     if array.ndim == 0:
@@ -64,12 +67,17 @@ def map_npz(path: Path) -> Mapping[str, Array]:
         with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
             for member in archive.infolist():
                 if member.compress_type == zipfile.ZIP_STORED:
-                    arrays[_stem(member)] = _mapped(file, path, member)
+                    _go_to(file, member)
+                    arrays[_stem(member)] = _mapped(file, path, _what(member))
                 else:
                     arrays[_stem(member)] = _read(archive, member, path)
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError, struct.error) as error:
+    except (*UNZIPPING, struct.error) as error:
         raise DataError(f"'{path}' is no usable .npz file: {error}") from error
     return arrays
+
+
+def _what(member: zipfile.ZipInfo) -> str:
+    return f"member '{member.filename}'"
 
 
 def _stem(member: zipfile.ZipInfo) -> str:
@@ -85,29 +93,33 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> Arra
             member.file_size / 2**20,
         )
     with archive.open(member) as stream:
+        shape, _, dtype = read_header(stream)
+        _check_size(shape, dtype, member.file_size - stream.tell(), _what(member))
+    with archive.open(member) as stream:
         array: Array = np.lib.format.read_array(stream, allow_pickle=False)
     return array
 
 
-def _mapped(file: IO[bytes], path: Path, member: zipfile.ZipInfo) -> Array:
+def _go_to(file: IO[bytes], member: zipfile.ZipInfo) -> None:
+    """To where the data of a member begins."""
     file.seek(member.header_offset)
     magic, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
     if magic != b"PK\x03\x04":
         raise ValueError(f"member '{member.filename}' is not where the index says")
     file.seek(name + extra, os.SEEK_CUR)
-    shape, fortran, dtype = _npy_header(file)
+
+
+def _check_size(shape: tuple[int, ...], dtype: np.dtype, size: int, what: str) -> None:
     if dtype.hasobject:
-        raise ValueError(f"member '{member.filename}' holds Python objects")
+        raise ValueError(f"{what} holds Python objects")
+    if math.prod(shape) * dtype.itemsize > size:
+        raise ValueError(f"{what} has {size} bytes of data, too few for {dtype} {list(shape)}")
+
+
+def _mapped(file: IO[bytes], path: Path, what: str) -> Array:
+    shape, fortran, dtype = read_header(file)
+    _check_size(shape, dtype, os.fstat(file.fileno()).st_size - file.tell(), what)
     order = "F" if fortran else "C"
     if 0 in shape:
         return np.empty(shape, dtype)
     return np.memmap(path, dtype, "r", file.tell(), shape, order)  # type: ignore[call-overload, no-any-return]
-
-
-def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(file)
-    if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(file)
-    raise ValueError(f".npy format version {version} is not known")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,50 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path, kind: str) -> None:
         path.write_bytes(data[:size])
         with pytest.raises(DataError, match=r"'.*'"):
             open_path(path)
+
+
+HEADERS = {
+    "an open bracket": "{'shape': (",
+    "an open string": "'''abc",
+    "nine thousand signs": "-" * 9000 + "1",
+    "five thousand brackets": "[" * 5000,
+    "a huge array": "{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904,)}",
+    "beyond 64 bits": f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({10**30},)}}",
+    "a negative size": "{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}",
+    "no type": "{'descr': '<Q99', 'fortran_order': False, 'shape': (2,)}",
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_damaged_header_is_refused_with_its_file(name: str, tmp_path: Path) -> None:
+    text = HEADERS[name].encode()
+    data = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(8)
+    (tmp_path / "d.npy").write_bytes(data)
+    for file, kind in (("stored.npz", zipfile.ZIP_STORED), ("packed.npz", zipfile.ZIP_DEFLATED)):
+        with zipfile.ZipFile(tmp_path / file, "w", kind) as archive:
+            archive.writestr("x.npy", data)
+    for file in ("d.npy", "stored.npz", "packed.npz"):
+        with pytest.raises(DataError, match=rf"{file}' is no usable"):
+            open_path(tmp_path / file)
+
+
+def test_flipped_bits_of_a_compressed_archive_are_refused(tmp_path: Path) -> None:
+    """Or hit what nobody reads, a member's clock."""
+    path = tmp_path / "d.npz"
+    np.savez_compressed(path, x=X)
+    data = path.read_bytes()
+    refused = 0
+    for at in range(len(data)):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << at % 8
+        path.write_bytes(flipped)
+        try:
+            arrays = map_npz(path)
+        except DataError:
+            refused += 1
+        else:
+            assert [array.tobytes() for array in arrays.values()] == [X.tobytes()]
+    assert refused > len(data) // 2
 
 
 def test_objects_are_refused(tmp_path: Path) -> None:
