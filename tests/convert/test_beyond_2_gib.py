@@ -18,6 +18,7 @@ from edge_train.convert import lazy
 from edge_train.convert.difference import compare
 from edge_train.convert.npz import from_npz, to_npz
 from edge_train.convert.onnx_model import from_onnx, to_onnx
+from edge_train.convert.safetensors import from_safetensors, to_safetensors
 
 MIB = 2**20
 NAMES = [f"w{index}" for index in range(36)]
@@ -53,7 +54,8 @@ def test_u046_more_than_2_gib_there_and_back(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint.data").stat().st_size > 2**31 + 16 * MIB
     model = _model(tmp_path / "model.onnx")
     for there, back in (
-        (to_npz, from_npz),  # 64-bit sizes in a zip file; safetensors counts in JSON
+        (to_safetensors, from_safetensors),
+        (to_npz, from_npz),
         (
             lambda source, out: to_onnx(source, model, out),
             lambda source, out: from_onnx(source, out, like=path),

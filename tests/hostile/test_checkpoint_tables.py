@@ -56,7 +56,7 @@ def test_any_tables(raw: RawCheckpoint) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=5000, deadline=None)
 @given(checkpoints)
 def test_any_tables_at_length(raw: RawCheckpoint) -> None:
     _read(raw)
