@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
 from pathlib import Path
@@ -346,6 +347,7 @@ def test_u047_a_mapped_file_that_is_overwritten_in_place_is_noticed(
         lambda: module(**BN.feed),
         lambda: CheckpointState.save_checkpoint(state, tmp_path / "other"),
         state.to_checkpoint,
+        lambda: copy.deepcopy(state),
         module.get_contiguous_parameters,
         module.parameters_checksum,
         lambda: module.copy_parameters_to_buffer(np.zeros(99, np.float32)),

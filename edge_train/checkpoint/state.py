@@ -71,6 +71,7 @@ class CheckpointState:
 
     def __getstate__(self) -> dict[str, Any]:
         # Copied arrays are views of no arena: a Module on the copy has to place them anew.
+        self.check_pages()
         self.memory.to_host()
         return {**self.__dict__, "arena": None, "memory": Memory(), "_mapped": None}
 
