@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from support.training import module_of
 from support.zoo import ZOO
 
 from edge_train.api import CheckpointState, Module, Optimizer
-from edge_train.device import SharedWeights, open_device, segment
+from edge_train.device import SharedWeights, open_device, segment, shared_weights
 from edge_train.device.shared import SharedMemory
 from edge_train.errors import NativeError, RunError
 
@@ -350,6 +351,21 @@ def test_a_broken_announcement_is_nobody(damage: str, module: Module, shared_fol
         file.write_text(json.dumps({**place.__dict__, "path": str(other)}))
     with pytest.raises(NativeError, match="nobody shares"):
         SharedWeights("test", timeout=0.05)
+
+
+def test_a_trainer_that_ends_while_it_is_attached(
+    module: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = shared_weights._wait
+
+    def late(name: str, timeout: float) -> segment.Place:
+        place = find(name, timeout)
+        memory(module)._segment.end()  # type: ignore[union-attr]
+        return replace(place, path=f"{place.file}/gone")
+
+    monkeypatch.setattr(shared_weights, "_wait", late)
+    with pytest.raises(NativeError, match="'test' cannot be attached"):
+        SharedWeights("test")
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,10 @@ def _attach(name: str, place: Place) -> tuple[Header, dict[str, np.ndarray]]:
     """The header, writable, and the parameters, read-only."""
     host = Host(native.library())
     label = f"shared memory '{name}'"
-    number = os.open(place.file, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        number = os.open(place.file, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:  # its trainer ended this very moment
+        raise NativeError(f"{label} cannot be attached: {error}; attach again") from error
     try:
         header = Header(host.of_file(number, TABLE_AT, 0, Wish(shared=True), label).array())
         if not header.valid or header.token != place.token or header.ready == ENDED:
