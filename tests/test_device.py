@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 from support.child import MEMORY, run_python, succeed
 from support.devices import ctypes_api, native_api, opencl, use_native
 
@@ -140,6 +141,25 @@ def test_views_share_the_memory(device: Device) -> None:
     assert tensor[2, 2] == 7
     assert value.numpy()[2, 2] == 7
     assert np.array(buffer, np.float64)[2, 2] == 7
+
+
+def test_a_session_reads_and_writes_buffers(device: Device) -> None:
+    """Bound as they are: nothing is copied in or out."""
+    sigmoid = helper.make_node("Sigmoid", ["x"], ["y"])
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [64]) for name in "xy")
+    graph = helper.make_graph([sigmoid], "sigmoid", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    source, target = device.allocate(64), device.allocate(64)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", source.ortvalue())
+    binding.bind_ortvalue_output("y", target.ortvalue())
+    for value, expected in ((0, 0.5), (100, 1)):
+        source.fill(value)
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(target.read(), np.full(64, expected, np.float32))
 
 
 def test_memory_of_others_is_adopted_without_a_copy(cpu: Device) -> None:
