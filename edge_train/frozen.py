@@ -42,10 +42,7 @@ class FrozenConstants:
 
     @staticmethod
     def of(model: ir.Model, roles: Roles, state: CheckpointState) -> FrozenConstants | None:
-        """What of the frozen weights is worth it; None for nothing.
-
-        From now on these parameters are written through their Parameter only.
-        """
+        """What of the frozen weights is worth it; None for nothing."""
         if state.is_nominal or state.memory.name != "cpu":
             return None  # no values yet, or others may change them
         names = [name for name in _packed(model.graph, roles) if name in state.parameters]
@@ -53,9 +50,12 @@ class FrozenConstants:
         size = sum(parameter.data.nbytes for parameter in found.values())
         if not found or size > MOST:
             return None
-        for parameter in found.values():
-            parameter.hold()
         return FrozenConstants(found, {name: p.version for name, p in found.items()})
+
+    def hold(self) -> None:
+        """From now on these parameters are written through their Parameter only."""
+        for parameter in self.parameters.values():
+            parameter.hold()
 
     def changed(self) -> bool:
         """Whether a parameter was written since the graph was made."""

@@ -124,6 +124,7 @@ class Module(ParameterBuffers):
             place(self._train.roles, self._layout, state)
         elif state.memory.has_values:
             move_in(make_room(self._train.roles, self._layout, state), state)
+        self._train.hold_frozen()
         self.lazy_reset_grad()  # a new Module starts its own sum
 
     def __call__(self, /, *user_inputs: Any, **named_inputs: Any) -> Fed | tuple[Fed, ...]:

@@ -147,6 +147,11 @@ class TrainingProgram(Program):
     def _without_constants(self, lowered: Lowered) -> Lowered:
         return lowered if self._frozen is None else self._frozen.out_of(lowered)
 
+    def hold_frozen(self) -> None:
+        """Weights that are constants of the session are written through their Parameter only."""
+        if self._frozen is not None:
+            self._frozen.hold()
+
     def _follow_frozen(self) -> None:
         """Makes the session anew if a weight that is its constant was written."""
         if self._frozen is not None and self._frozen.changed():

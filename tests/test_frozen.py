@@ -11,6 +11,7 @@ from support.zoo import ZOO, Case
 
 from edge_train import frozen
 from edge_train.api import CheckpointState, Module, Optimizer
+from edge_train.errors import ArtifactError
 
 MLP = ZOO["mlp_CrossEntropyLoss"]
 CONV = ZOO["conv_nobn"]
@@ -41,6 +42,15 @@ def test_the_numbers_are_those_of_fed_weights(case: Case, trained: str) -> None:
     module, whole = module_of(case, trainable=[trained]), module_of(case)
     assert held(module)
     assert close(step(module, case), step(whole, case))
+
+
+def test_a_module_that_is_refused_holds_nothing() -> None:
+    """The state stays as it was: its arrays can be written as ever."""
+    state = CheckpointState.load_checkpoint(MLP.checkpoint)
+    with pytest.raises(ArtifactError, match="the eval graph makes gradients"):
+        Module(MLP.training_model, state, MLP.training_model, trainable=["*2"])
+    assert state.chosen is None
+    assert all(parameter.data.flags.writeable for _, parameter in state.parameters)
 
 
 def test_an_assignment_counts_at_the_next_step() -> None:
