@@ -59,7 +59,7 @@ def test_images_in_folders_train_the_digits(
         Image.fromarray((training.x[number, 0] * 255).astype(np.uint8)).save(path)
     words = ["train", "--artifacts", str(HERE / "artifacts"), "--show", "none", "--epochs", "8"]
     words += ["--data", str(tmp_path / "images"), "--rate", "0.01", "--metrics", "accuracy"]
-    assert main([*words, "--set", "data.split=0.25"]) == 0
+    assert main([*words, "--set", "data.split=0.25", "--set", "evaluation.every=40"]) == 0
     found = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
     assert float(found["accuracy"]) > 0.7
 
@@ -169,6 +169,7 @@ def test_evaluation_has_the_classes_of_training(
     words = ["--artifacts", str(HERE / "artifacts"), "--folder", str(tmp_path / "run")]
     words += ["--evaluation", str(tmp_path / "test"), "--metrics", "accuracy"]
     more = ["--data", str(tmp_path / "train"), "--epochs", "10", "--rate", "0.01"]
+    more += ["--set", "evaluation.every=70"]
     assert main(["train", *words, *more]) == 2
     assert "broken.png' cannot be read" in capsys.readouterr().err
     assert main(["train", *words, *more, "--set", "data.unreadable=skip"]) == 0
