@@ -72,7 +72,7 @@ static void channel_moments(const batchnorm *t, size_t channel, float *mean, flo
   channel_sums(t, channel, t->n, shift, 0, &sum, &squares);
   double offset = sum / count, spread = squares / count - offset * offset;
   *mean = (float)((double)shift + offset);
-  *var = (float)(spread > 0 ? spread : 0);
+  *var = (float)(spread < 0 ? 0 : spread); /* NaN stays */
 }
 
 /* One plane of y, and the bits of a Clip behind it. */
@@ -88,7 +88,7 @@ static void batchnorm_plane(const batchnorm *t, size_t plane, float mean, float 
       vf v = (load(x + p + j * VL) - splat(mean)) * splat(gain) + splat(bias);
       if (bits) {
         all |= bits_of(passes(v, lo, hi, t->rule.strict)) << (j * VL);
-        v = choose(v < lo, lo, choose(v > hi, hi, v));
+        v = clipped(v, lo, hi);
       }
       store(y + p + j * VL, v);
     }

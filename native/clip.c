@@ -52,6 +52,9 @@ static inline vi mask_of(uint32_t bits) { return (((vi){0} + (int32_t)bits) & la
 
 static inline vi passes(vf v, vf lo, vf hi, int strict) { return (strict ? v > lo : v >= lo) & (v <= hi); }
 
+/* NaN stays; the upper bound where the lower is above it, as ONNX says. */
+static inline vf clipped(vf v, vf lo, vf hi) { return vmin(hi, vmax(lo, v)); }
+
 /* y and the bits of elements [from, to) of a plane; from a multiple of CLIP_BLOCK. y may be x. */
 static void clip_range(float *y, const float *x, uint8_t *bits, clip_rule rule, size_t from, size_t to) {
   vf lo = splat(rule.low), hi = splat(rule.high);
@@ -61,7 +64,7 @@ static void clip_range(float *y, const float *x, uint8_t *bits, clip_rule rule, 
     for (int j = 0; j < CLIP_BLOCK / VL; j++) {
       vf v = load(x + i + j * VL);
       all |= bits_of(passes(v, lo, hi, rule.strict)) << (j * VL);
-      store(y + i + j * VL, choose(v < lo, lo, choose(v > hi, hi, v)));
+      store(y + i + j * VL, clipped(v, lo, hi));
     }
     bits[i / 8] = (uint8_t)all;
     bits[i / 8 + 1] = (uint8_t)(all >> 8);
@@ -72,7 +75,7 @@ static void clip_range(float *y, const float *x, uint8_t *bits, clip_rule rule, 
     size_t count = least(VL, to - j);
     vf v = count == VL ? load(x + j) : load_part(x + j, count);
     all |= (bits_of(passes(v, lo, hi, rule.strict)) & ((2u << (count - 1)) - 1)) << (j - i);
-    v = choose(v < lo, lo, choose(v > hi, hi, v));
+    v = clipped(v, lo, hi);
     if (count == VL)
       store(y + j, v);
     else

@@ -6,6 +6,9 @@
 
 enum { MAX_TAPS = 121 };
 
+#define TOO_LARGE "the padded image of a convolution is too large"
+#define WRONG_BIAS "the bias of a convolution has a number for each channel of its output"
+
 typedef struct depthwise {
   const float *x, *w, *bias, *dy;
   float *y, *dx, *dw, *db;
@@ -27,6 +30,8 @@ static const char *depthwise_plan(depthwise *d) {
   size_t high = (d->kh - 1) * d->at.dilation[0], far = (d->kw - 1) * d->at.dilation[1];
   if (d->kh * d->kw > MAX_TAPS) return "a depthwise kernel has more than 121 taps";
   d->row = d->ow + far / sw;
+  double floats = (double)(d->oh + high / sh + 1) * (double)(d->row + 9 * VL) * (double)sh * (double)sw;
+  if (too_large(floats)) return TOO_LARGE;
   d->margin = high / sh * d->row + far / sw;
   d->span = panels(d->oh * d->row, 4 * VL) * 4 * VL;
   d->phase = panels(d->span + d->margin, 4 * VL) * 4 * VL + VL;
@@ -303,6 +308,7 @@ static void depthwise_compute(const void *state, et_context *context) {
   const depthwise_state *s = state;
   if (!depthwise_begin(&d, &s->at, context, 0)) return;
   if (et_input(context, 2, &bias)) d.bias = bias.data;
+  if (d.bias && bias.count != d.c) return et_fail(context, WRONG_BIAS);
   d.y = et_output(context, 0, (size_t[]){d.n, d.c, d.oh, d.ow}, 4);
   d.rule = clip_rule_of(context, 3, s->strict);
   d.bits = clip_bits(context, 1, d.n * d.c, d.oh * d.ow);

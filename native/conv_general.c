@@ -269,6 +269,9 @@ static int general_scratch(general *t, et_context *context) {
   t->lead = d->margin + VL;
   t->dy_lane = t->lead + d->phase + NR;
   t->x_lane = phases * d->phase + VL;
+  double wide = (double)t->o * (double)t->dy_lane + (double)t->c * (double)t->x_lane;
+  wide += (double)(t->group_c * taps + NR) * FEW_POSITIONS_IN_ALL;
+  if (too_large(wide / 32)) return et_fail(context, TOO_LARGE), 0;
   size_t image = t->o * t->dy_lane + (d->dw ? t->c * t->x_lane : 0);
   t->images = most(1, least(d->n, ROUND_FLOATS / image));
   t->dy = et_scratch(context, t->images * t->o * t->dy_lane * sizeof(float));
@@ -297,9 +300,9 @@ static void general_gradient(const void *state, et_context *context) {
   d->db = et_output(context, 2, &t.o, 1);
   pointwise_weights sums = {.dy = d->dy, .db = d->db, .n = d->n, .o = t.o, .p = d->oh * d->ow};
   if (d->db) et_parallel(context, bias_job, least(MAX_JOBS, t.o), &sums);
-  if ((!d->dx && !d->dw) || !general_scratch(&t, context)) return;
   if (d->dx) memset(d->dx, 0, d->n * t.c * d->h * d->wide * sizeof(float)); /* no window reaches some */
   if (d->dw && !d->n) memset(d->dw, 0, t.o * t.group_c * d->kh * d->kw * sizeof(float));
+  if ((!d->dx && !d->dw) || !t.o || !general_scratch(&t, context)) return;
   size_t round = t.images;
   for (t.first = 0; t.first < d->n && !et_failed(context); t.first += round) {
     t.images = least(round, d->n - t.first);

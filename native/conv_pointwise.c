@@ -283,6 +283,7 @@ static void pointwise_compute(const void *state, et_context *context) {
   if (!et_input(context, 0, &x) || !et_input(context, 1, &w) || !pointwise_sizes(context, &x, &w, &p)) return;
   pointwise t = {.from = x.data, .n = x.dim[0], .m = w.dim[0], .k = w.dim[1], .p = p};
   if (et_input(context, 2, &bias)) t.bias = bias.data;
+  if (t.bias && bias.count != t.m) return et_fail(context, WRONG_BIAS);
   for (int i = 0; i < x.rank; i++) dim[i] = x.dim[i];
   dim[1] = t.m;
   t.rule = clip_rule_of(context, 3, *(const int *)state);

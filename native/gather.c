@@ -3,6 +3,8 @@
  * Data is (outer, axis, inner), dy (outer, indices, inner). Jobs own columns of inner or slices of outer, so
  * that each element's sum runs in the order of the indices whatever the number of threads. */
 
+#define WRONG_AXIS "the gathered axis is none of the data's, which have 1 to 8"
+
 typedef struct gather_axis {
   int64_t axis;
 } gather_axis;
@@ -61,7 +63,7 @@ static void gather_gradient(const void *state, et_context *context) {
   if (!et_input(context, 0, &shape) || !et_input(context, 1, &indices) || !et_input(context, 2, &dy)) return;
   int rank = (int)shape.count, axis = (int)((const gather_axis *)state)->axis;
   if (axis < 0) axis += rank;
-  if (shape.count > ET_MAX_RANK || axis < 0 || axis >= rank) return et_fail(context, "the axis or the rank");
+  if (shape.count > ET_MAX_RANK || axis < 0 || axis >= rank) return et_fail(context, WRONG_AXIS);
   if (indices.type != ORT_INT64 && indices.type != ORT_INT32)
     return et_fail(context, "indices are int64 or int32");
   gather g = {.dy = dy.data, .outer = 1, .inner = 1, .count = indices.count};

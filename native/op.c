@@ -84,6 +84,13 @@ static size_t first_over_first(int **inputs, int **outputs) {
 }
 static void keep(int *inputs, int *outputs) { (void)inputs, (void)outputs; }
 
+static void destroy(void *made) {
+  OrtAllocator *allocator;
+  OrtStatus *status = ORT(api, GetAllocatorWithDefaultOptions)(&allocator);
+  if (!status) status = ORT(api, AllocatorFree)(allocator, made);
+  if (status) ORT(api, ReleaseStatus)(status);
+}
+
 static OrtStatus *create(const OrtCustomOp *op, const OrtApi *unused, const OrtKernelInfo *info, void **out) {
   (void)unused;
   const et_op *row = op_of(op);
@@ -98,14 +105,9 @@ static OrtStatus *create(const OrtCustomOp *op, const OrtApi *unused, const OrtK
   et_attributes attributes = {info};
   const char *error = row->create ? row->create(made->state, &attributes) : 0;
   *out = made;
-  return error ? ORT(api, CreateStatus)(ORT_INVALID_ARGUMENT, error) : 0;
-}
-
-static void destroy(void *made) {
-  OrtAllocator *allocator;
-  OrtStatus *status = ORT(api, GetAllocatorWithDefaultOptions)(&allocator);
-  if (!status) status = ORT(api, AllocatorFree)(allocator, made);
-  if (status) ORT(api, ReleaseStatus)(status);
+  if (!error) return 0;
+  destroy(made); /* onnxruntime does not, after an error */
+  return ORT(api, CreateStatus)(ORT_INVALID_ARGUMENT, error);
 }
 
 static OrtStatus *compute(void *made, OrtKernelContext *run) {
@@ -149,7 +151,8 @@ static void fill(registered *entry, const et_op *op) {
 
 /* Called by onnxruntime's register_custom_ops_library. */
 EXPORT OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
-  static OrtCustomOpDomain *domain;
+  static OrtCustomOpDomain *shared; /* set when it is whole: threads may register side by side */
+  OrtCustomOpDomain *domain = __atomic_load_n(&shared, __ATOMIC_ACQUIRE);
   size_t count;
   const et_op *ops = et_best_ops(&count);
   if (!domain) {
@@ -161,7 +164,8 @@ EXPORT OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase
       fill(&table[i], &ops[i]);
       status = ORT(api, CustomOpDomain_Add)(domain, &table[i].base);
     }
-    if (status) return domain = 0, status;
+    if (status) return status;
+    __atomic_store_n(&shared, domain, __ATOMIC_RELEASE);
   }
   return ORT(api, AddCustomOpDomain)(options, domain);
 }
@@ -265,7 +269,7 @@ void *et_scratch(et_context *context, size_t bytes) {
   if (!context->allocator &&
       !fine(context, ORT(api, KernelContext_GetAllocator)(context->run, cpu_memory, &context->allocator)))
     return 0;
-  if (!fine(context, ORT(api, AllocatorAlloc)(context->allocator, bytes, &memory))) return 0;
+  if (!fine(context, ORT(api, AllocatorAlloc)(context->allocator, bytes + !bytes, &memory))) return 0;
   if (!memory) return et_fail(context, "out of memory"), (void *)0;
   return context->scratch[context->scratches++] = memory;
 }

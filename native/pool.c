@@ -109,6 +109,8 @@ static void pool_compute(const void *state, et_context *context) {
   p.y = et_output(context, 0, dim, 4);
   p.taps = et_output(context, 1, dim, 4);
   p.phase = p.ow + (p.kw - 1) * p.at.dilation[1] / p.at.stride[1] + 1;
+  if (too_large((double)p.kh * (double)p.at.stride[1] * (double)p.phase))
+    return et_fail(context, "the padded image of a pool is too large");
   size_t room = p.kh * p.at.stride[1] * p.phase + VL; /* vectors read beyond the last phase */
   p.memory = et_scratch(context, most(p.jobs, 1) * room * sizeof(float));
   if (!et_failed(context)) et_parallel(context, pool_job, p.jobs, &p);

@@ -28,6 +28,12 @@ APART const char *window_read(window *w, const et_attributes *attributes) {
   return 0;
 }
 
+/* Whether scratch of so many numbers for each of MAX_JOBS jobs, four times, has no size. 64 bits hold
+ * whatever a window of numbers up to 2^20 asks for. */
+static inline int too_large(double floats) {
+  return sizeof(size_t) < 8 && floats > (double)(SIZE_MAX / (4 * MAX_JOBS * sizeof(float)));
+}
+
 /* The number of window positions along an axis, 0 where none fits. */
 static inline size_t window_count(const window *w, int axis, size_t size, size_t kernel) {
   size_t whole = size + w->pad[axis] + w->pad[axis + 2];

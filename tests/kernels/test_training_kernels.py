@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
-import onnxruntime
 import pytest
 from support.lowering import Array, normals, slopes
+from support.native_kernels import run_kernel
 
-from edge_train import dtypes
-from edge_train.graph import ir, onnx_codec
 from edge_train.kernels import native
 
 pytestmark = pytest.mark.skipif(
@@ -20,22 +18,6 @@ pytestmark = pytest.mark.skipif(
 
 _ERF = np.vectorize(math.erf, otypes=[float])
 _ERFC = np.vectorize(math.erfc, otypes=[float])
-
-
-def _run(op: str, feeds: Mapping[str, Array], outputs: int = 1, threads: int = 1, **attrs: object
-         ) -> list[Array]:  # fmt: skip
-    """One kernel on arrays in the order of its inputs."""
-    names = [f"y{index}" for index in range(outputs)]
-    inputs = [ir.Value(k, dtypes.number_of(v.dtype), (None,) * v.ndim) for k, v in feeds.items()]
-    nodes = [ir.make_node(op, list(feeds), names, "kernel", ir.NATIVE, **attrs)]
-    graph = ir.Graph("kernel", nodes, inputs, [ir.Value(n, dtypes.FLOAT, None) for n in names])
-    data = onnx_codec.encode(ir.Model(graph, 10, [("", 21), (ir.NATIVE, 1)]))
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    native.register_ops(options)
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    return list(session.run(names, dict(feeds)))
 
 
 def _points() -> Array:
@@ -79,7 +61,7 @@ BACKWARD: dict[str, Callable[[Array], Array]] = {
 @pytest.mark.parametrize("op", FORWARD)
 def test_gelu_is_accurate_everywhere(op: str) -> None:
     x = _points()
-    (y,) = _run(op, {"x": x})
+    (y,) = run_kernel(op, {"x": x})
     wanted = FORWARD[op](x.astype(np.float64))
     # a few ulp, of a 10,000th of x where the tail dies off below that
     scale = np.maximum(np.abs(wanted), 1e-4 * np.abs(x)) + 1e-37
@@ -89,7 +71,7 @@ def test_gelu_is_accurate_everywhere(op: str) -> None:
 @pytest.mark.parametrize("op", BACKWARD)
 def test_slopes_are_accurate_everywhere(op: str) -> None:
     x = _points()
-    (dx,) = _run(op, {"dy": np.ones_like(x), "x": x})
+    (dx,) = run_kernel(op, {"dy": np.ones_like(x), "x": x})
     assert np.max(np.abs(dx - BACKWARD[op](x.astype(np.float64)))) <= 4e-7
 
 
@@ -97,7 +79,7 @@ def test_slopes_are_accurate_everywhere(op: str) -> None:
 def test_infinities_and_nan(op: str) -> None:
     x = np.array([np.inf, -np.inf, np.nan, 3.0e38, -3.0e38], np.float32)
     feeds = {"x": x} if op in FORWARD else {"dy": np.ones_like(x), "x": x}
-    (y,) = _run(op, feeds)
+    (y,) = run_kernel(op, feeds)
     high = np.inf if op in FORWARD else 1.0
     assert y[0] == high
     assert np.isnan(y[2])
@@ -134,7 +116,7 @@ _OUTPUTS = {
 @pytest.mark.parametrize("op", _feeds(1, 1))
 def test_same_bits_with_any_number_of_threads(op: str) -> None:
     feeds = _feeds(701, 101)[op]
-    one, four = (_run(op, feeds, _OUTPUTS.get(op, 1), threads) for threads in (1, 4))
+    one, four = (run_kernel(op, feeds, _OUTPUTS.get(op, 1), threads) for threads in (1, 4))
     for a, b in zip(one, four, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -144,7 +126,7 @@ def test_same_bits_with_any_number_of_threads(op: str) -> None:
 def test_sums_over_rows(rows: int, width: int) -> None:
     """The last output of the kernels that make one, however few rows there are."""
     for op, index in (("GeluGrad", 1), ("LayerNormalizationGrad", 3)):
-        made = _run(op, _feeds(rows, width)[op], _OUTPUTS[op])
+        made = run_kernel(op, _feeds(rows, width)[op], _OUTPUTS[op])
         wanted = made[0].astype(np.float64).sum(0)
         np.testing.assert_allclose(made[index], wanted, atol=1e-4, rtol=1e-5)
 
@@ -153,28 +135,28 @@ def test_a_label_outside_the_classes_is_an_error() -> None:
     feeds = _feeds(4, 5)["CrossEntropy"]
     feeds["labels"] = np.array([0, 1, 5, 2])
     with pytest.raises(Exception, match="outside"):
-        _run("CrossEntropy", feeds, 2)
+        run_kernel("CrossEntropy", feeds, 2)
 
 
 def test_an_index_outside_the_axis_is_an_error() -> None:
     feeds = _feeds(4, 5)["GatherGrad"]
     feeds["indices"] = np.array([0, 1, -6, 2])
     with pytest.raises(Exception, match="outside"):
-        _run("GatherGrad", feeds)
+        run_kernel("GatherGrad", feeds)
 
 
 def test_repeated_indices_add_up_in_order() -> None:
     dy = np.array([[1e8], [1.0], [-1e8]], np.float32)
     feeds = {"shape": np.array([2, 1], np.int64), "indices": np.array([1, 1, 1]), "dy": dy}
-    (dx,) = _run("GatherGrad", feeds)
+    (dx,) = run_kernel("GatherGrad", feeds)
     assert dx.tolist() == [[0.0], [0.0]]  # 1e8 + 1 is 1e8 in float32, less 1e8
-    (dx,) = _run("GatherGrad", {**feeds, "dy": dy[[0, 2, 1]]})
+    (dx,) = run_kernel("GatherGrad", {**feeds, "dy": dy[[0, 2, 1]]})
     assert dx.tolist() == [[0.0], [1.0]]
 
 
 def test_logits_of_any_size_do_not_overflow() -> None:
     x = np.array([[1e4, -1e4, 0.0], [-3e38, 3e38, 0.0]], np.float32)
-    loss, dx = _run(
+    loss, dx = run_kernel(
         "CrossEntropyWithGrad",
         {"dy": np.ones((), np.float32), "x": x, "labels": np.array([0, 1])},
         2,
@@ -198,7 +180,7 @@ def test_the_gradient_in_one_pass_is_the_losses_slope() -> None:
         return np.asarray(-(picked * w).sum() / w.sum())
 
     feeds = {"dy": dy, "x": x, "labels": labels, "weight": weight}
-    got, dx = _run("CrossEntropyWithGrad", feeds, 2, **attrs)
+    got, dx = run_kernel("CrossEntropyWithGrad", feeds, 2, **attrs)
     np.testing.assert_allclose(got, loss(x), rtol=1e-6)
     wanted = slopes(loss, x.astype(np.float64), dy, 1e-5)
     np.testing.assert_allclose(dx, wanted, atol=2e-7)

@@ -1,0 +1,96 @@
+"""Kernels of image models: bits for any threads, numbers that are none, sizes that do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.lowering import Array, normals
+from support.native_kernels import run_kernel
+
+from edge_train.kernels import native
+
+pytestmark = pytest.mark.skipif(
+    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
+)
+
+_PADS: dict[str, Any] = {"pads": [1] * 4}
+
+
+def _conv(n: int, c: int, o: int, size: int, kernel: int, channels: int) -> dict[str, Array]:
+    dy, x, w = normals(c, (n, o, size, size), (n, c, size, size), (o, channels, kernel, kernel))
+    return {"dy": dy, "x": x, "w": w}
+
+
+def _statistics(shape: tuple[int, ...]) -> dict[str, Array]:
+    x, dy, scale, bias = normals(3, shape, shape, shape[1:2], shape[1:2])
+    zeros, ones = np.zeros_like(scale), np.ones_like(scale)
+    return {"x": x, "scale": scale, "bias": bias, "mean": zeros, "var": ones, "dy": dy}
+
+
+def _of(feeds: dict[str, Array], names: str) -> dict[str, Array]:
+    return {name: feeds[name] for name in names.split()}
+
+
+_POINTWISE, _DEPTHWISE = _conv(5, 37, 40, 17, 1, 37), _conv(5, 29, 29, 18, 3, 1)
+_FEW, _GENERAL = _conv(2, 40, 37, 5, 3, 40), _conv(5, 12, 24, 19, 3, 6)
+_NORM = _statistics((4, 33, 11, 13))
+#: kernel, its inputs, how many outputs it makes, its attributes
+CASES: dict[str, tuple[str, dict[str, Array], int, dict[str, Any]]] = {
+    "pointwise": ("PointwiseConv", _of(_POINTWISE, "x w"), 1, {}),
+    "pointwise back": ("PointwiseConvGrad", _POINTWISE, 3, {}),
+    "depthwise": ("DepthwiseConv", _of(_DEPTHWISE, "x w"), 1, _PADS),
+    "depthwise back": ("DepthwiseConvGrad", _DEPTHWISE, 3, _PADS),
+    "general back": ("ConvGrad", _GENERAL, 3, {**_PADS, "group": 2}),
+    "general back, few positions": ("ConvGrad", _FEW, 3, _PADS),
+    "norm": ("BatchNorm", _of(_NORM, "x scale bias mean var"), 5, {}),
+    "norm back": ("BatchNormGrad", _of(_NORM, "dy x scale mean var"), 3, {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_bits_with_any_number_of_threads(name: str) -> None:
+    op, feeds, outputs, attrs = CASES[name]
+    one, four = (run_kernel(op, feeds, outputs, threads, **attrs) for threads in (1, 4))
+    for a, b in zip(one, four, strict=True):
+        assert np.isfinite(a).all()
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["pointwise", "depthwise"])
+@pytest.mark.parametrize("off", [-1, 1])
+def test_a_bias_of_another_length_is_an_error(name: str, off: int) -> None:
+    op, feeds, outputs, attrs = CASES[name]
+    bias = np.zeros(feeds["w"].shape[0] + off, np.float32)
+    with pytest.raises(Exception, match="a number for each channel of its output"):
+        run_kernel(op, {**feeds, "bias": bias}, outputs, **attrs)
+
+
+@pytest.mark.parametrize("odd", [np.inf, np.nan])
+def test_a_channel_that_is_not_finite_has_no_variance(odd: float) -> None:
+    """As the separate nodes say: the whole channel is NaN, and no other one."""
+    feeds = _of(_statistics((2, 3, 4, 5)), "x scale bias mean var")
+    feeds["x"][1, 2, 0, 3] = odd
+    y, _, var, _, inv_std = run_kernel("BatchNorm", feeds, 5)
+    assert np.isnan(y[:, 2]).all()
+    assert np.isnan(var[2])
+    assert np.isnan(inv_std[2])
+    assert np.isfinite(y[:, :2]).all()
+
+
+@pytest.mark.parametrize("op", ["PointwiseConvGrad", "ConvGrad"])
+def test_a_convolution_without_output_channels(op: str) -> None:
+    """Nothing arrives: the gradient of x is 0, that of the weights empty."""
+    kernel = 1 if op == "PointwiseConvGrad" else 3
+    feeds = _conv(2, 3, 0, 5, kernel, 3)
+    attrs = {} if kernel == 1 else _PADS
+    (dx,) = run_kernel(op, feeds, 1, **attrs)
+    np.testing.assert_array_equal(dx, np.zeros_like(feeds["x"]))
+
+
+def test_an_axis_that_the_data_has_not_is_an_error() -> None:
+    shape, indices = np.array([4, 3], np.int64), np.array([0, 1])
+    feeds = {"shape": shape, "indices": indices, "dy": np.ones((2, 3), np.float32)}
+    with pytest.raises(Exception, match="the gathered axis is none of the data's"):
+        run_kernel("GatherGrad", feeds, axis=2)
