@@ -1,6 +1,6 @@
 """Device side: training ops become nodes that stock onnxruntime has."""
 
-from edge_train.graph.lowering import (
+from edge_train.graph.lowering import (  # noqa: F401 - each family registers its rules
     activations,
     arithmetic,
     convolution,
@@ -24,24 +24,3 @@ from edge_train.graph.lowering.driver import Lowered, LoweringRefused, accumulat
 from edge_train.graph.lowering.registry import RULES
 
 __all__ = ["RULES", "LabelRange", "Lowered", "LoweringRefused", "accumulating", "lower"]
-
-# importing a family registers its rules
-_FAMILIES = (
-    activations,
-    arithmetic,
-    convolution,
-    dropouts,
-    fused,
-    indexing,
-    legacy_losses,
-    losses,
-    normalization,
-    pooling,
-    quantization,
-    resizing,
-    recurrent_gru,
-    recurrent_lstm,
-    scattering,
-    tensor_lists,
-    transposed_convolution,
-)

@@ -8,8 +8,8 @@ those that only move data (``moves``). ``float_only`` marks the rules whose stan
 has for float32 only, so that double is cast as well.
 
 ``fuses`` registers a second rule that writes one of our own kernels (native/kernels.c) instead; it
-is asked first where the native library is used and every float tensor it reads is float32, and
-returns None for the forms that it leaves to the standard ops.
+is asked first where the native library is used and every float tensor it reads is float32, which
+it need not check, and returns None for the forms that it leaves to the standard ops.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ FusedRule = Callable[[Builder, ir.Node], "str | tuple[str, ...] | None"]
 
 RULES: dict[tuple[str, str], Rule] = {}
 FUSED: dict[tuple[str, str], FusedRule] = {}
+
+#: of a tensor that our own kernels take (native/op.h)
+MOST_AXES = 8
 
 _HALF = frozenset({dtypes.FLOAT16, dtypes.BFLOAT16})
 _NOT_FLOAT = _HALF | {dtypes.DOUBLE}
@@ -91,11 +94,15 @@ def rule_for(node: ir.Node) -> Rule | None:
 
 
 def fused_rule_for(b: Builder, node: ir.Node) -> FusedRule | None:
-    """The fused rule of a node, None where there is none or a tensor is of another float type."""
+    """The fused rule of a node, None where there is none or a tensor is none for a kernel."""
     rule = FUSED.get(_key(node)) if b.fused else None
-    if rule is None or any(b.shapes.elem_type(name) in _NOT_FLOAT for name in node.inputs if name):
-        return None
-    return rule
+    return rule if rule and all(_fits(b, name) for name in node.inputs if name) else None
+
+
+def _fits(b: Builder, name: str) -> bool:
+    """Whether a tensor has float32 numbers, or none, and not too many axes for a kernel."""
+    axes = b.shapes.rank(name) or 0
+    return b.shapes.elem_type(name) not in _NOT_FLOAT and axes <= MOST_AXES
 
 
 def _key(node: ir.Node) -> tuple[str, str]:

@@ -65,7 +65,7 @@ def numbers(*shape: int) -> Array:
     return x
 
 
-@pytest.mark.parametrize("bounds", [("low", "high"), ("low", "_"), ("_", "high")])
+@pytest.mark.parametrize("bounds", [("low", "high"), ("low", "_"), ("_", "high"), ("high", "low")])
 @pytest.mark.parametrize(
     "shape", [(1,), (3, 50), (2, 5, 7, 9), (2, 3, 1, 16), (1, 2, 33), (4, 64, 40)]
 )
@@ -73,6 +73,12 @@ def test_clip_alone(shape: tuple[int, ...], bounds: tuple[str, str]) -> None:
     feeds = {"x": numbers(*shape), "dy": np.ones(shape, np.float32) * 3}
     kinds = both(clip_nodes("x", "y", "dy", "dx", *bounds), feeds, {"y": shape, "dx": shape})
     assert kinds == {"Clip", "ClipGrad"}
+
+
+def test_a_clip_of_more_axes_than_kernels_take_stays() -> None:
+    shape = (1, 2, 1, 3, 1, 1, 1, 2, 5)
+    feeds = {"x": numbers(*shape), "dy": np.ones(shape, np.float32)}
+    assert not both(clip_nodes("x", "y", "dy", "dx"), feeds, {"y": shape, "dx": shape})
 
 
 def test_another_comparison_is_no_gradient_of_a_clip() -> None:

@@ -1,21 +1,6 @@
 """Fused rules: training ops become our own kernels (native/kernels.c), where these fit."""
 
-from edge_train.graph.lowering.fused import (
-    activations,
-    batch_norm,
-    convolution,
-    indexing,
-    losses,
-    normalization,
-    pooling,
-    products,
-    recurrent,
-)
-
-__all__ = ["FAMILIES"]
-
-# importing a family registers its rules
-FAMILIES = (
+from edge_train.graph.lowering.fused import (  # noqa: F401 - each registers its rules
     activations,
     batch_norm,
     convolution,

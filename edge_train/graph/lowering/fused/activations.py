@@ -22,10 +22,8 @@ _KERNELS = {
 
 
 @fuses("Gelu", domain="")
-def stock_gelu(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
+def stock_gelu(b: Builder, node: ir.Node) -> tuple[str, ...]:
     x = node.inputs[0]
-    if not _is_float(b, x):
-        return None
     tanh = node.attr("approximate", "none") == "tanh"
     return b.native("FastGelu" if tanh else "Gelu", x, like=(x,))
 
@@ -46,7 +44,7 @@ def _curve(
     b: Builder, node: ir.Node, x: str, bias: str, inputs: tuple[str, ...]
 ) -> tuple[str, ...] | None:
     """The kernel of a GELU; None where the bias does not lie along the last axis."""
-    if not _is_float(b, x) or (bias and b.shapes.rank(bias) != 1):
+    if bias and b.shapes.rank(bias) != 1:
         return None
     attributes = {}
     if node.op_type.startswith("Quick"):
@@ -56,10 +54,8 @@ def _curve(
 
 
 @fuses("ReluGrad", "SigmoidGrad", "TanhGrad", "LeakyReluGrad")
-def slope_of_output(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
+def slope_of_output(b: Builder, node: ir.Node) -> tuple[str, ...]:
     dy, y = node.inputs
-    if not _is_float(b, y):
-        return None
     attributes = {}
     if node.op_type == "LeakyReluGrad":
         attributes["alpha"] = node.attr("alpha", 0.01)
@@ -84,10 +80,8 @@ def legacy_softmax_grad(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
     return _softmax(b, node, axes) if axes > 0 else None
 
 
-def _softmax(b: Builder, node: ir.Node, axes: int) -> tuple[str, ...] | None:
+def _softmax(b: Builder, node: ir.Node, axes: int) -> tuple[str, ...]:
     dy, y = node.inputs
-    if not _is_float(b, y):
-        return None
     name = node.op_type.removesuffix("_13")
     return b.native(name, dy, y, like=(y,), axes=axes)
 
@@ -96,11 +90,7 @@ def _softmax(b: Builder, node: ir.Node, axes: int) -> tuple[str, ...] | None:
 def dropout_grad(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
     """The mask is the forward op's, a byte an element: it alone knows what was drawn."""
     dy, mask = node.inputs[:2]
-    if not _is_float(b, dy) or b.elem_type(mask) != dtypes.BOOL:
+    if b.elem_type(mask) != dtypes.BOOL:
         return None
     scale = kept_scale(b, dy, node.input(2), node.input(3))
     return b.native("Dropped", dy, mask, scale, like=(dy,))
-
-
-def _is_float(b: Builder, name: str) -> bool:
-    return b.elem_type(name) == dtypes.FLOAT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder
 from edge_train.graph.lowering.registry import fuses
@@ -39,7 +38,7 @@ def _kernel(b: Builder, node: ir.Node) -> tuple[str, ...]:
 
 
 def _fits(b: Builder, x: str) -> bool:
-    return b.shapes.elem_type(x) == dtypes.FLOAT and (b.shapes.rank(x) or 0) >= 2
+    return (b.shapes.rank(x) or 0) >= 2
 
 
 @fuses("BatchNormalizationGrad")

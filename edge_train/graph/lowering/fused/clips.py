@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from edge_train import dtypes
 from edge_train.graph import ir
+from edge_train.graph.lowering.fused.rewriting import is_stock
+from edge_train.graph.lowering.registry import MOST_AXES
 from edge_train.graph.passes import live_nodes
 from edge_train.graph.shapes import Shapes
 
@@ -36,7 +38,7 @@ class _Readers:
     def only(self, name: str, op_type: str) -> ir.Node | None:
         """The one node that reads ``name``, if it is of that op and nothing else needs it."""
         readers = self.table.get(name, [])
-        if name in self.kept or len(readers) != 1 or readers[0].op_type != op_type:
+        if name in self.kept or len(readers) != 1 or not is_stock(readers[0], op_type):
             return None
         return readers[0]
 
@@ -51,9 +53,9 @@ def with_clip_bits(model: ir.Model, shapes: Shapes) -> ir.Model:
     found: dict[str, tuple[str, str]] = {}  # output of the gradient's product -> dy, bits
     nodes = []
     for node in model.graph.nodes:
-        products = _products(node, readers) if node.op_type == "Clip" else {}
+        products = _products(node, readers) if _fits(node, shapes) else {}
         first = node.outputs[0] if node.outputs else ""
-        if products and shapes.elem_type(node.inputs[0]) == dtypes.FLOAT:
+        if products:
             bits = f"{first}/bits"
             found.update((output, (dy, bits)) for output, dy in products.items())
             nodes.append(replace(node, domain=ir.NATIVE, outputs=(first, bits), attributes={}))
@@ -68,12 +70,18 @@ def with_clip_bits(model: ir.Model, shapes: Shapes) -> ir.Model:
     return replace(model, graph=replace(model.graph, nodes=nodes), opset_imports=imports)
 
 
+def _fits(node: ir.Node, shapes: Shapes) -> bool:
+    x = node.input(0)
+    known = is_stock(node, "Clip") and shapes.elem_type(x) == dtypes.FLOAT
+    return known and (shapes.rank(x) or 0) <= MOST_AXES
+
+
 def _products(clip: ir.Node, readers: _Readers) -> dict[str, str]:
     """The products dy * mask whose mask holds within the bounds of ``clip``: output -> dy."""
     bounds = {place: clip.input(place) for place in (1, 2) if clip.input(place)}
     sides: dict[int, set[str]] = {1: set(), 2: set()}
     for node in readers.table.get(clip.inputs[0], []):
-        place = _BOUNDS.get(node.op_type)
+        place = _BOUNDS.get(node.op_type) if is_stock(node, *_BOUNDS) else None
         if place and node.inputs == (clip.inputs[0], bounds.get(place)):
             sides[place].add(node.outputs[0])
     masks = sides[1] | sides[2] if len(bounds) == 1 else _joined(sides, readers)

@@ -10,6 +10,8 @@ from edge_train.graph.lowering.convolution import kernel_of
 from edge_train.graph.lowering.registry import fuses
 from edge_train.graph.lowering.windows import Window, window_of
 
+#: native/window.h: of strides, pads and dilations
+MOST_STEPS = 1 << 20
 #: native/conv_depthwise.c keeps a sum for each tap of a kernel
 MOST_TAPS = 121
 
@@ -72,7 +74,9 @@ def _general(b: Builder, node: ir.Node, x: str, w: str) -> dict[str, Any] | None
 
 
 def window_attributes(window: Window) -> dict[str, Any] | None:
-    """Strides, pads and dilations for a kernel; None where the pads depend on the run."""
+    """Strides, pads, dilations; None where pads depend on the run or no kernel takes one."""
     if window.pads is None or min(window.pads, default=0) < 0:
+        return None
+    if max(*window.strides, *window.pads, *window.dilations) > MOST_STEPS:
         return None
     return {"strides": window.strides, "pads": window.pads, "dilations": window.dilations}

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder
-from edge_train.graph.lowering.fused.rewriting import is_stock
+from edge_train.graph.lowering.fused.rewriting import is_stock, padded
 from edge_train.graph.passes import outer_reads
 
 #: kernels that can clip output 0: the inputs they have before the two bounds; the bits come last
@@ -40,7 +40,7 @@ def fold_clips(b: Builder, outputs: set[str]) -> None:
         maker = nodes[place] if place is not None else None
         planes = (b.shapes.rank(made) or 0) > 2  # bits stand by planes of (N, C, ...)
         folded = _folded(maker, node) if maker is not None and planes else None
-        if folded is not None and place is not None and _is_made(nodes[:place], makers, node):
+        if folded is not None and place is not None and _is_made(place, makers, node):
             nodes[place], node = folded, folded
             if source.op_type == "Relu":
                 bits[source.outputs[0]] = folded.outputs[-1]
@@ -70,26 +70,22 @@ def _folded(maker: ir.Node, node: ir.Node) -> ir.Node | None:
     """``maker`` doing the work of ``node`` too, None where it cannot."""
     if maker.domain != ir.NATIVE or not maker.outputs or maker.outputs[0] != node.inputs[0]:
         return None
-    rest = _padded(maker.outputs[1:], _RESULTS.get(maker.op_type, 1) - 1)
+    rest = padded(maker.outputs[1:], _RESULTS.get(maker.op_type, 1) - 1)
     if node.op_type == "Clip" and maker.op_type in _CLIPS:
         if len(maker.inputs) > _CLIPS[maker.op_type]:
             return None  # it clips already
-        inputs = _padded(maker.inputs, _CLIPS[maker.op_type]) + node.inputs[1:]
+        inputs = padded(maker.inputs, _CLIPS[maker.op_type]) + node.inputs[1:]
         outputs = (node.outputs[0], *rest, node.outputs[1])
         attributes = {**maker.attributes, **node.attributes}
         return replace(maker, inputs=inputs, outputs=outputs, attributes=attributes)
     if node.op_type == "ClipGrad" and maker.op_type in _MASKS:
         if len(maker.inputs) > _MASKS[maker.op_type]:
             return None
-        inputs = _padded(maker.inputs, _MASKS[maker.op_type]) + node.inputs[1:]
+        inputs = padded(maker.inputs, _MASKS[maker.op_type]) + node.inputs[1:]
         return replace(maker, inputs=inputs, outputs=(node.outputs[0], *rest))
     return None
 
 
-def _padded(inputs: tuple[str, ...], count: int) -> tuple[str, ...]:
-    return inputs + ("",) * (count - len(inputs))
-
-
-def _is_made(before: list[ir.Node | None], makers: dict[str, int], node: ir.Node) -> bool:
+def _is_made(place: int, makers: Mapping[str, int], node: ir.Node) -> bool:
     """Whether what ``node`` reads besides its first input exists before its maker runs."""
-    return all(makers.get(name, -1) < len(before) for name in node.inputs[1:])
+    return all(makers.get(name, -1) < place for name in node.inputs[1:])

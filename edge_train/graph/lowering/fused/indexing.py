@@ -11,7 +11,6 @@ from edge_train.graph.lowering.registry import fuses
 @fuses("GatherGrad")
 def gather_grad(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
     shape, indices, dy = node.inputs
-    known = b.shapes.elem_type(indices) in (dtypes.INT64, dtypes.INT32)
-    if not known or b.elem_type(dy) != dtypes.FLOAT:
+    if b.shapes.elem_type(indices) not in (dtypes.INT64, dtypes.INT32):
         return None
     return b.native("GatherGrad", shape, indices, dy, axis=node.attr("axis", 0))

@@ -58,9 +58,7 @@ def _attributes(
     """The kernel's attributes; None where labels are not fed, or the classes not known."""
     dims = b.shapes.dims(logits)
     known = dims is not None and len(dims) > 1 and isinstance(dims[1], int)
-    if not known or b.elem_type(logits) != dtypes.FLOAT or ignored == "":
-        return None
-    if not fed_labels(b, labels):
+    if not known or ignored == "" or not fed_labels(b, labels):
         return None
     reduction = _REDUCTIONS[node.attr("reduction", "mean")]
     if ignored is None:
@@ -119,7 +117,7 @@ def _gradient(b: Builder, node: ir.Node, ignored: Any) -> tuple[str, ...] | None
         return (made,)
     dy, log_prob, labels, weight = (*node.inputs, "", "")[:4]
     attributes = _attributes(b, node, log_prob, labels, ignored)
-    if attributes is None or b.elem_type(dy) != dtypes.FLOAT:
+    if attributes is None:
         return None
     inputs = (dy, log_prob, labels, *filter(None, [weight]))
     return b.native("CrossEntropyGrad", *inputs, like=(log_prob,), **attributes)

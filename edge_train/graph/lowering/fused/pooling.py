@@ -36,7 +36,7 @@ def _window(b: Builder, node: ir.Node, x: str) -> dict[str, Any] | None:
     kernel = tuple(node.attr("kernel_shape") or ())
     if b.shapes.rank(x) != 4 or len(kernel) != 2 or node.attr("ceil_mode", 0):
         return None
-    if b.elem_type(x) != dtypes.FLOAT or not 0 < kernel[0] * kernel[1] <= MOST_TAPS:
+    if not 0 < kernel[0] * kernel[1] <= MOST_TAPS:
         return None
     found = window_attributes(window_of(b, node, x, kernel))
     return None if found is None else {**found, "kernel_shape": kernel}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder
 from edge_train.graph.lowering.registry import fuses
@@ -11,8 +10,6 @@ _ATTRIBUTES = ("transA", "transB", "transBatchA", "transBatchB", "alpha")
 
 
 @fuses("FusedMatMul")
-def fused_matmul(b: Builder, node: ir.Node) -> str | None:
-    if any(b.elem_type(name) != dtypes.FLOAT for name in node.inputs):
-        return None
+def fused_matmul(b: Builder, node: ir.Node) -> str:
     kept = {name: node.attr(name) for name in _ATTRIBUTES if name in node.attributes}
     return b.op("FusedMatMul", *node.inputs, domain=ir.MICROSOFT, **kept)
