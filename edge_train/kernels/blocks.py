@@ -182,7 +182,7 @@ def _adamw8(
     weights: Floats, gradients: Floats, moments: Packed, at: slice, s: AdamW8Scalars
 ) -> None:
     """The reference's formula over a few blocks at a time: its temporary arrays stay small."""
-    for part in moments.parts(BLOCK // 2, at):
+    for part in moments.parts(BLOCK // 4, at):
         here = slice(part.start - at.start, part.stop - at.start)
         reference.adamw8(weights[here], gradients[here], moments, part, s)
 
