@@ -5,8 +5,7 @@ BIN := .venv/bin
 REFERENCE := $(or $(EDGE_TRAIN_REFERENCE_PYTHON),.venv-reference/bin/python)
 REFERENCE_DONE := $(if $(EDGE_TRAIN_REFERENCE_PYTHON),,.venv-reference/.done)
 PYTEST := $(BIN)/python -m pytest -q $(if $(REPORT),--junitxml=$(REPORT))
-# the tests start many processes, and each worker reads every file of tests: compiled once is enough
-unexport PYTHONDONTWRITEBYTECODE
+unexport PYTHONDONTWRITEBYTECODE # the tests start many processes: compiled once is enough
 .PHONY: demo test test-all slow parity bench check
 
 demo: .venv/.demo
