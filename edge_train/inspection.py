@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,7 @@ def _of_model(path: Path) -> Fields:
     }
     if kind == "optimizer model":
         with suppress(EdgeTrainError):  # a custom one: the nodes tell
-            record["optimizer"] = dict(vars(read_spec(path)))
+            record["optimizer"] = asdict(read_spec(path))
     return record
 
 

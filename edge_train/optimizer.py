@@ -15,9 +15,10 @@ from edge_train import fused_optimizer, kernels, optimizer_state
 from edge_train.arena import Arena
 from edge_train.arena_memory import Floats
 from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
-from edge_train.errors import ArtifactError, CheckpointError, NominalStateError
+from edge_train.errors import CheckpointError, NominalStateError
 from edge_train.graph.onnx_codec import Source
 from edge_train.kernels import pool
+from edge_train.optimizer_fit import check_tensors
 from edge_train.optimizer_settings import (
     LARGEST,
     Setting,
@@ -140,6 +141,8 @@ class Optimizer:
         self._bound: tuple[OptimizerGroup, Arena, PackedMoments | None] | None = None
         if not module.state.is_nominal:
             self._bind()
+        elif (layout := getattr(module, "parameter_layout", None)) is not None:
+            check_tensors(spec, {slot.name: slot.shape for slot in layout(trainable_only=True)})
         self._fused = fused_optimizer.attached(self, module)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -215,7 +218,7 @@ class Optimizer:
             arena = self._module.arena  # which checks that it is the Module's own
         if bound and bound[0] is group and bound[1] is arena and bound[2] is form_of(group):
             return bound
-        self._check_count()
+        check_tensors(self._spec, {name: arena.shape(name) for name in arena.names})
         packed = None
         if self._prepare8 is not None:
             packed = optimizer_state.pack_moments(group, arena)
@@ -223,14 +226,6 @@ class Optimizer:
             optimizer_state.bind_moments(group, arena, self._rule.moments)
         self._bound = bound = group, arena, packed
         return bound
-
-    def _check_count(self) -> None:
-        named, trained = self._spec.tensors, len(self._module.arena.names)
-        if named is not None and named != trained:
-            raise ArtifactError(
-                f"the optimizer graph updates {named} tensors one by one, the training graph has "
-                f"{trained} trainable parameters; pass the optimizer graph of this model"
-            )
 
     def _clip_factor(self, arena: Arena) -> float | None:
         """What the gradients are to be scaled by; None: the step is skipped."""

@@ -6,11 +6,14 @@ here, so that optimizer_spec sees optimizers that read the graph's inputs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from edge_train import dtypes
 from edge_train.errors import ArtifactError, UnsupportedOp
 from edge_train.graph import ir
+from edge_train.graph.onnx_types import tensors_of
 
 CLIP = "InplaceClipGradNorm"
 _COPIES = ("Identity", "Cast", "PassThrough")
@@ -25,6 +28,17 @@ PLUMBING = {
     (ir.MICROSOFT, "Group"),
     (ir.MICROSOFT, "PassThrough"),
 }
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The dims that a graph declares for tensor ``place`` of the input ``source``; None: for every
+    tensor of it.
+    """
+
+    source: str
+    place: int | None
+    dims: tuple[ir.Dim, ...]
 
 
 @dataclass(frozen=True)
@@ -126,3 +140,41 @@ class Operands:
         if tensor is None or tensor.array().size != 1:
             return None
         return int(tensor.array().reshape(()))
+
+
+def declared(graph: ir.Graph, lists: Sequence[str], what: str) -> tuple[Declared, ...]:
+    """What the graph says of the tensors of its sequences ``lists``, with any size fixed.
+
+    Raises ArtifactError for tensors of another type than float32, which no Optimizer is given.
+    """
+    found = [*_of_inputs(graph, lists, what), *_of_values(graph, lists, what)]
+    return tuple([one for one in found if any(isinstance(dim, int) for dim in one.dims)])
+
+
+def _of_inputs(graph: ir.Graph, lists: Sequence[str], what: str) -> Iterator[Declared]:
+    for value in graph.inputs:
+        if value.name not in lists:
+            continue
+        elem_type, dims = tensors_of(value) or (value.elem_type, None)
+        if elem_type not in (None, dtypes.FLOAT):
+            raise ArtifactError(
+                f"{what} takes {dtypes.name_of(elem_type)} tensors as its input '{value.name}', "
+                "expected float32: the parameters, gradients and moments here are float32. It was "
+                "made for a model with other weights: pass the optimizer_model.onnx that "
+                "generate_artifacts wrote for this model"
+            )
+        if dims:
+            yield Declared(value.name, None, dims)
+
+
+def _of_values(graph: ir.Graph, lists: Sequence[str], what: str) -> Iterator[Declared]:
+    """The declared tensors that are taken out of the sequences, copies of them included."""
+    operands, producers = Operands(graph, what), graph.producers()
+    for value in graph.value_info.values():
+        node = producers.get(value.name)
+        if not value.dims or node is None or key(node) not in PLUMBING:
+            continue
+        with suppress(ArtifactError):  # a copy of something else, which no optimizer reads
+            operand = operands.of(value.name)
+            if operand.source in lists and len(operand.places or ()) == 1:
+                yield Declared(operand.source, (operand.places or (0,))[0], value.dims)

@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_train.errors import ArtifactError, UnsupportedOp
 from edge_train.graph import ir, onnx_codec
-from edge_train.optimizer_graph import CLIP, PLUMBING, Operands, key
+from edge_train.optimizer_graph import CLIP, PLUMBING, Declared, Operands, declared, key
 
 _MOMENTS = ("first_order_moments", "second_order_moments")
 _ADAM = ("learning_rate", "step", "params", "gradients", *_MOMENTS)
@@ -45,6 +45,7 @@ class OptimizerSpec:
     eps: float = 1e-8
     weight_decay: float = 0.01
     tensors: int | None = None  # how many the graph names one by one; None: however many there are
+    declared: tuple[Declared, ...] = ()  # the sizes that the graph says its tensors have
 
     @property
     def is_adamw(self) -> bool:
@@ -62,7 +63,7 @@ def read_spec(source: onnx_codec.Source) -> OptimizerSpec:
     Recognised are AdamWOptimizer and SGDOptimizerV2 over whole sequences, and the same, or
     AdamOptimizer and SGDOptimizer, over the tensors of sequences one by one; copies and an
     InplaceClipGradNorm may stand in between. Raises UnsupportedOp naming the nodes of anything
-    else, ArtifactError if they are not connected as expected.
+    else, ArtifactError if they are not connected as expected or read tensors that are not float32.
     """
     what = "the optimizer graph"
     if isinstance(source, (str, os.PathLike)):
@@ -81,7 +82,8 @@ def read_spec(source: onnx_codec.Source) -> OptimizerSpec:
             f"{what}: {updates[0].describe()} and {updates[other].describe()} have different "
             "settings; groups of parameters with settings of their own are not supported"
         )
-    return replace(specs[0], tensors=_count(places, updates, what))
+    sizes = declared(graph, _TENSOR_LISTS, what)
+    return replace(specs[0], tensors=_count(places, updates, what), declared=sizes)
 
 
 def _nodes(graph: ir.Graph, what: str) -> tuple[list[ir.Node], ir.Node | None]:

@@ -33,6 +33,8 @@ uint64_data 11 uint64+, external_data 13 StringStringEntry*, data_location 14 in
 StringStringEntry: key 1 bytes, value 2 bytes
 ValueInfo: name 1 bytes, type 2 Type
 Type: tensor_type 1 TensorType
+SequenceType: sequence_type 4 Sequence
+Sequence: elem_type 1 Type
 TensorType: elem_type 1 int32, shape 2 TensorShape
 TensorShape: dim 1 Dimension*
 Dimension: dim_value 1 int64, dim_param 2 bytes
@@ -94,6 +96,7 @@ _CLASSES = _classes()
 ModelProto: Any = _CLASSES["Model"]
 TensorProto: Any = _CLASSES["Tensor"]
 TypeProto: Any = _CLASSES["Type"]
+SequenceTypeProto: Any = _CLASSES["SequenceType"]  # a TypeProto read as that of a sequence
 FunctionProto: Any = _CLASSES["Function"]
 
 # what the IR keeps in ``extra`` of a node and an attribute inside functions

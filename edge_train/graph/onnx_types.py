@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from edge_train.graph import ir
+from edge_train.graph.onnx_schema import SequenceTypeProto
 
 
 def read_type(message: Any) -> tuple[int | None, tuple[ir.Dim, ...] | None]:
@@ -14,6 +15,18 @@ def read_type(message: Any) -> tuple[int | None, tuple[ir.Dim, ...] | None]:
     if not tensor.HasField("shape"):
         return elem_type, None
     return elem_type, tuple([_dim(item) for item in tensor.shape.dim])
+
+
+def tensors_of(value: ir.Value) -> tuple[int | None, tuple[ir.Dim, ...] | None] | None:
+    """Element type and dims that a value declares for the tensors of its sequence; None for a value
+    that is declared as anything else.
+    """
+    if value.type_proto is None:
+        return None
+    message = SequenceTypeProto.FromString(value.type_proto)
+    if not message.HasField("sequence_type"):
+        return None
+    return read_type(message.sequence_type.elem_type)
 
 
 def _dim(message: Any) -> ir.Dim:
