@@ -18,7 +18,8 @@ from edge_train.graph import ir
 from edge_train.graph.release import DONE, release_rewrite, with_native_ops
 from edge_train.kernels.receiver import Delivery
 from edge_train.program import TrainingProgram
-from edge_train.session import Fed, GraphRunner, Rewrite
+from edge_train.runner import Fed, GraphRunner
+from edge_train.session import Rewrite
 
 
 class Pass(Protocol):

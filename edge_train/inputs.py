@@ -16,8 +16,8 @@ from edge_train import dtypes
 from edge_train.errors import ShapeMismatch
 from edge_train.graph import ir
 from edge_train.graph.lowering import LabelRange
+from edge_train.runner import Fed, shape_of
 from edge_train.runtime import onnxruntime
-from edge_train.session import Fed, shape_of
 
 _REMEMBERED_SHAPES = 256
 

@@ -35,8 +35,8 @@ from edge_train.placement import (
     release,
 )
 from edge_train.program import Program, TrainingProgram
+from edge_train.runner import Fed
 from edge_train.runtime import onnxruntime
-from edge_train.session import Fed
 
 if TYPE_CHECKING:
     from edge_train.device import Device

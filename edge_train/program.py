@@ -25,8 +25,9 @@ from edge_train.graph.shapes import Shapes
 from edge_train.inputs import InputSpec, as_array, label_text
 from edge_train.kernels.dispatch import fuses_graphs
 from edge_train.placement import check_trainable_types
+from edge_train.runner import Fed, GraphRunner
 from edge_train.runtime import onnxruntime
-from edge_train.session import Fed, GraphRunner, Rewrite, unknown_ops, unsupported_text
+from edge_train.session import Rewrite, unknown_ops, unsupported_text
 
 
 def _lower(model: ir.Model, what: str, fused: bool) -> Lowered:
