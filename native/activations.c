@@ -2,8 +2,6 @@
  * added to x on the way.
  *
  * Work is cut into rows: the bias's length, or blocks where there is none. */
-#include "math.h"
-
 enum { BLOCK = 4096 };
 
 typedef struct curve {
@@ -19,8 +17,6 @@ typedef struct elements {
 
 /* y of one vector: `dy` is there for gradients alone. */
 typedef vf (*formula)(vf dy, vf x, float alpha);
-
-#define INLINE static inline __attribute__((always_inline))
 
 INLINE vf gelu(vf dy, vf x, float alpha) {
   (void)dy, (void)alpha;

@@ -40,15 +40,17 @@ int et_cpu_level(void) {
 #endif
 }
 
-const et_op *et_best_ops(size_t *count) {
-  switch (et_cpu_level()) {
-    case ET_AVX512: return et_ops_avx512(count);
-    case ET_AVX2: return et_ops_avx2(count);
-    default: return et_ops_base(count);
-  }
+/* Of AVX-512 there are only the kernels that gain from it. */
+void et_best_ops(et_ops *ops) {
+  int level = et_cpu_level();
+  if (level == ET_AVX512) et_ops_avx512(ops);
+  if (level == ET_BASE)
+    et_ops_base(ops);
+  else
+    et_ops_avx2(ops);
 }
 #else
 int et_cpu_level(void) { return ET_BASE; }
 
-const et_op *et_best_ops(size_t *count) { return et_ops_base(count); }
+void et_best_ops(et_ops *ops) { et_ops_base(ops); }
 #endif

@@ -8,6 +8,7 @@ enum { ET_BASE = 0, ET_AVX2 = 1, ET_AVX512 = 2 };
 
 /* The best of the library's instruction sets that processor and operating system support. */
 int et_cpu_level(void);
-const et_op *et_best_ops(size_t *count);
+/* Adds the kernels for it. */
+void et_best_ops(et_ops *ops);
 
 #endif

@@ -6,15 +6,19 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { MAX_OPS = 96, MAX_SCRATCH = 8 };
+enum { MAX_OPS = 96, MAX_SCRATCH = 8, NAME_ROOM = 40 };
 
 typedef struct registered {
   OrtCustomOp base; /* first: onnxruntime hands this address back */
-  const et_op *op;
+  char name[NAME_ROOM];
+  const char *inputs, *outputs; /* letters, up to a space or the end */
+  size_t state;
+  et_create *create;
+  et_compute *compute;
 } registered;
 
 typedef struct kernel {
-  const et_op *op;
+  const registered *op;
   void *state;
 } kernel;
 
@@ -35,11 +39,16 @@ static const OrtApi *api;
 static OrtMemoryInfo *cpu_memory;
 static registered table[MAX_OPS];
 
+struct et_ops {
+  size_t count; /* of `table` */
+  const char *error;
+};
+
 static char lower(char letter) { return letter >= 'A' && letter <= 'Z' ? (char)(letter + 32) : letter; }
 
 static size_t length(const char *letters) {
   size_t count = 0;
-  while (letters[count] && letters[count] != '+') count++;
+  while (letters[count] && letters[count] != ' ' && letters[count] != '+') count++;
   return count + (letters[count] == '+');
 }
 
@@ -59,7 +68,7 @@ static int characteristic(char letter) {
   return letter == '?' || lower(letter) != letter ? ORT_OPTIONAL : ORT_REQUIRED;
 }
 
-static const et_op *op_of(const OrtCustomOp *op) { return ((const registered *)op)->op; }
+static const registered *op_of(const OrtCustomOp *op) { return (const registered *)op; }
 
 /* --- the callbacks of OrtCustomOp --- */
 static const char *get_name(const OrtCustomOp *op) { return op_of(op)->name; }
@@ -91,9 +100,9 @@ static void destroy(void *made) {
   if (status) ORT(api, ReleaseStatus)(status);
 }
 
-static OrtStatus *create(const OrtCustomOp *op, const OrtApi *unused, const OrtKernelInfo *info, void **out) {
+static OrtStatus *make(const OrtCustomOp *op, const OrtApi *unused, const OrtKernelInfo *info, void **out) {
   (void)unused;
-  const et_op *row = op_of(op);
+  const registered *row = op_of(op);
   OrtAllocator *allocator;
   OrtStatus *status = ORT(api, GetAllocatorWithDefaultOptions)(&allocator);
   kernel *made = 0;
@@ -110,7 +119,7 @@ static OrtStatus *create(const OrtCustomOp *op, const OrtApi *unused, const OrtK
   return ORT(api, CreateStatus)(ORT_INVALID_ARGUMENT, error);
 }
 
-static OrtStatus *compute(void *made, OrtKernelContext *run) {
+static OrtStatus *run_once(void *made, OrtKernelContext *run) {
   const kernel *k = made;
   et_context context = {.run = run};
   k->op->compute(k->state, &context);
@@ -122,8 +131,27 @@ static OrtStatus *compute(void *made, OrtKernelContext *run) {
   return context.status;
 }
 
-static void fill(registered *entry, const et_op *op) {
-  entry->op = op;
+/* The characters before a space; 0 where they do not fit with a 0 behind. */
+static size_t word(const char *text) {
+  size_t count = 0;
+  while (text[count] && text[count] != ' ') count++;
+  return count < NAME_ROOM ? count : 0;
+}
+
+void et_add(et_ops *ops, const char *form, size_t state, et_create *create, et_compute *compute,
+            int inplace) {
+  size_t name = word(form), inputs = word(form + name + 1);
+  for (size_t i = 0; i < ops->count; i++)
+    if (!memcmp(table[i].name, form, name) && !table[i].name[name]) return;
+  if (ops->count == MAX_OPS || name == 0) {
+    ops->error = "MAX_OPS or NAME_ROOM is too small";
+    return;
+  }
+  registered *entry = &table[ops->count++];
+  memcpy(entry->name, form, name);
+  entry->inputs = form + name + 1;
+  entry->outputs = entry->inputs + inputs + 1;
+  entry->state = state, entry->create = create, entry->compute = compute;
   entry->base = (OrtCustomOp){
       .version = ORT_CUSTOM_OP_VERSION,
       .GetName = get_name,
@@ -140,12 +168,12 @@ static void fill(registered *entry, const et_op *op) {
       .GetVariadicInputHomogeneity = homogeneous,
       .GetVariadicOutputMinArity = arity,
       .GetVariadicOutputHomogeneity = homogeneous,
-      .CreateKernelV2 = create,
-      .KernelComputeV2 = compute,
+      .CreateKernelV2 = make,
+      .KernelComputeV2 = run_once,
       .GetStartVersion = first_version,
       .GetEndVersion = last_version,
-      .GetMayInplace = op->inplace ? first_over_first : 0,
-      .ReleaseMayInplace = op->inplace ? keep : 0,
+      .GetMayInplace = inplace ? first_over_first : 0,
+      .ReleaseMayInplace = inplace ? keep : 0,
   };
 }
 
@@ -153,17 +181,15 @@ static void fill(registered *entry, const et_op *op) {
 EXPORT OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
   static OrtCustomOpDomain *shared; /* set when it is whole: threads may register side by side */
   OrtCustomOpDomain *domain = __atomic_load_n(&shared, __ATOMIC_ACQUIRE);
-  size_t count;
-  const et_op *ops = et_best_ops(&count);
   if (!domain) {
+    et_ops ops = {0};
+    et_best_ops(&ops);
     api = base->GetApi(ORT_TABLE_VERSION);
     OrtStatus *status = ORT(api, CreateCpuMemoryInfo)(ORT_ARENA_ALLOCATOR, ORT_MEM_DEFAULT, &cpu_memory);
     if (!status) status = ORT(api, CreateCustomOpDomain)("edge_train", &domain);
-    if (!status && count > MAX_OPS) status = ORT(api, CreateStatus)(ORT_FAIL, "MAX_OPS is too small");
-    for (size_t i = 0; !status && i < count; i++) {
-      fill(&table[i], &ops[i]);
+    if (!status && ops.error) status = ORT(api, CreateStatus)(ORT_FAIL, ops.error);
+    for (size_t i = 0; !status && i < ops.count; i++)
       status = ORT(api, CustomOpDomain_Add)(domain, &table[i].base);
-    }
     if (status) return status;
     __atomic_store_n(&shared, domain, __ATOMIC_RELEASE);
   }

@@ -1,6 +1,6 @@
 /* What a kernel sees of onnxruntime: tensors, attributes, scratch memory, threads, errors.
  *
- * A kernel is a row of a table (struct et_op): its name, inputs, outputs and two functions. Sizes are
+ * A kernel is a call of et_add: its name, inputs, outputs and two functions. Sizes are
  * size_t; whatever comes from a tensor's shape has been checked to fit. Errors are texts: the first
  * one given to et_fail becomes the error of the run, and the kernel returns. */
 #ifndef EDGE_TRAIN_OP_H
@@ -24,18 +24,17 @@ typedef struct et_tensor {
 typedef struct et_context et_context;
 typedef struct et_attributes et_attributes;
 
-/* `inputs`, `outputs`: one letter each: f float32, i int64, j int32, u uint8, b bool, * any type; an
- * upper-case letter (or ?) marks an optional one, + at the end a variadic last one of any type.
- * `inplace`: whether output 0 may take the memory of input 0. `state`: bytes kept a node. */
-typedef struct et_op {
-  const char *name;
-  const char *inputs;
-  const char *outputs;
-  size_t state;
-  const char *(*create)(void *state, const et_attributes *attributes); /* text of the error, or 0 */
-  void (*compute)(const void *state, et_context *context);
-  int inplace;
-} et_op;
+/* The kernels of this processor, in native/op.c. */
+typedef struct et_ops et_ops;
+
+typedef const char *et_create(void *state, const et_attributes *attributes); /* text of the error, or 0 */
+typedef void et_compute(const void *state, et_context *context);
+
+/* Adds a kernel, unless there is one of its name. `form`: the name, the inputs and the outputs, one letter
+ * each: f float32, i int64, j int32, u uint8, b bool, * any type; an upper-case letter (or ?) marks an
+ * optional one, + at the end a variadic last one of any type. `state`: bytes kept a node, that `create`
+ * fills, where it is not 0. `inplace`: whether output 0 may take the memory of input 0. */
+void et_add(et_ops *ops, const char *form, size_t state, et_create *create, et_compute *compute, int inplace);
 
 /* --- at load --- */
 int64_t et_attr_int(const et_attributes *attributes, const char *name, int64_t absent);
@@ -58,9 +57,9 @@ void et_parallel(et_context *context, void (*job)(void *user, size_t index), siz
 void et_fail(et_context *context, const char *text);
 int et_failed(const et_context *context);
 
-/* The kernels of one instruction set, in native/kernels.c. */
-const et_op *et_ops_base(size_t *count);
-const et_op *et_ops_avx2(size_t *count);
-const et_op *et_ops_avx512(size_t *count);
+/* Adds the kernels of one instruction set, in native/kernels.c. */
+void et_ops_base(et_ops *ops);
+void et_ops_avx2(et_ops *ops);
+void et_ops_avx512(et_ops *ops);
 
 #endif

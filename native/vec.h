@@ -17,6 +17,7 @@ enum { VL = VB / 4 }; /* floats a vector */
 
 /* A function that is not worth a copy wherever it is called. */
 #define APART static __attribute__((noinline))
+#define INLINE static inline __attribute__((always_inline))
 
 typedef float vf __attribute__((vector_size(VB)));
 typedef int32_t vi __attribute__((vector_size(VB)));

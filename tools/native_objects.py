@@ -15,6 +15,8 @@ SOURCES = Path(__file__).parents[1] / "native"
 
 #: the file that holds all kernels of an instruction set; every other .c is compiled once
 KERNELS = "kernels.c"
+#: how those others are compiled: they only call
+SMALL = ("-Os",)
 
 FLAGS = (
     *("-std=gnu11", "-O3", "-ffreestanding", "-nostdlib", "-fPIC", "-fvisibility=hidden"),
@@ -38,8 +40,8 @@ SANITIZED = (
 )
 
 
-#: builds for tests: one of these levels whatever the processor; "wide" makes the vectors of AVX-512
-#: of smaller ones, so that its kernels run anywhere
+#: builds for tests: one of these levels whatever the processor; "wide" is what runs with AVX-512,
+#: AVX2's kernels among it, the vectors of AVX-512 made of smaller ones so that they run anywhere
 FORCED = {"base": 0, "avx2": 1, "wide": 2}
 
 
@@ -70,7 +72,8 @@ COMPILERS = {
                 # processors without AVX2 are rare: small rather than quick
                 "base": ("-Os",),
                 "avx2": ("-march=x86-64-v3",),
-                "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+                # memory holds the others up, not arithmetic: AVX2's serve
+                "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512", "-DET_FEW"),
             },
         ),
         Compiler(
@@ -119,11 +122,11 @@ def compile_sources(
     if forced is not None:
         common.append(f"-DET_LEVEL={FORCED[forced]}")
         if forced == "wide":
-            every["avx512"] = (*every["avx2"], "-DET_WIDE", "-Wno-psabi")
+            every["avx512"] = (*every["avx2"], "-DET_FEW", "-DET_WIDE", "-Wno-psabi")
     for source in sorted(SOURCES.glob("*.c")):
         if source.name in _parts() or (sanitized and source.name == "memory.c"):
             continue
-        levels = every if source.name == KERNELS else {"": every["base"]}
+        levels = every if source.name == KERNELS else {"": (*every["base"], *SMALL)}
         for level, flags in levels.items():
             target = folder / f"{source.stem}{level and '_' + level}.o"
             define = [f"-DET_ISA={level}"] if level else []
