@@ -21,7 +21,8 @@ logging.getLogger("edge_train").addHandler(logging.NullHandler())
 
 
 def set_seed(seed: int) -> None:
-    """Seeds the random numbers of onnxruntime (Dropout), as onnxruntime.set_seed does."""
+    """Seeds the random numbers of Dropout: onnxruntime's, as onnxruntime.set_seed does, and those
+    of our own kernels."""
     from edge_train import session
 
     session.set_seed(seed)

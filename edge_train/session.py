@@ -19,7 +19,7 @@ from edge_train.errors import ArtifactError, NativeError, UnsupportedOp
 from edge_train.graph import ir, onnx_codec
 from edge_train.graph.constants import without_uniform_constants
 from edge_train.graph.order import memory_order
-from edge_train.kernels import native
+from edge_train.kernels import draws, native
 from edge_train.runtime import onnxruntime
 from edge_train.scratch import scratch_file
 
@@ -62,10 +62,11 @@ def default_options() -> onnxruntime.SessionOptions:
 
 
 def set_seed(seed: int) -> None:
-    """Seeds onnxruntime's random numbers for every session; ValueError unless an int >= 0."""
+    """Seeds the random numbers of every session; ValueError unless an int >= 0."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise ValueError(f"seed: expected an int in 0..2**63-1, got {seed!r}")
     onnxruntime.set_seed(seed)
+    draws.set_seed(seed)
 
 
 def run_model(path: str | os.PathLike[str], inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -112,6 +113,7 @@ def make_session(
 def _knowing(model: ir.Model, options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
     if any(domain == ir.NATIVE for domain, _ in model.opset_imports):
         native.register_ops(options)
+        draws.start()
     return options
 
 

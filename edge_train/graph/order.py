@@ -12,7 +12,7 @@ from edge_train.graph import ir
 from edge_train.graph.passes import outer_reads
 
 #: draw from one generator of the process: the order among them decides what each draws
-_SHARED_DRAWS = frozenset({"Dropout", "BiasDropout", "TrainableDropout"})
+_SHARED_DRAWS = frozenset({"Dropout", "BiasDropout", "DrawnDropout", "TrainableDropout"})
 #: seeded by their place in the graph
 _PLACED_DRAWS = frozenset(
     {

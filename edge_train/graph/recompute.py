@@ -5,7 +5,8 @@ it with the original. So what a duplicate reads passes through a gate that opens
 arrives: a Reshape to the tensor's own shape, where that shape is chosen between two equal ones by a
 bit of the gradient. It copies no data, and is exact for every value, NaN and infinity too.
 
-Random numbers are not drawn again: the mask of a Dropout is kept, its output follows from it.
+Random numbers are not drawn again: the mask of a Dropout, or its seed, is kept, and its output
+follows from it.
 """
 
 from __future__ import annotations
@@ -93,9 +94,11 @@ class _Writer:
     def fresh(self, stem: str) -> str:
         return fresh_name(f"recompute/{stem}", self.names)
 
-    def op(self, op_type: str, *inputs: str, stem: str, to: int | None = None) -> str:
+    def op(
+        self, op_type: str, *inputs: str, stem: str, to: int | None = None, domain: str = ""
+    ) -> str:
         output = self.fresh(f"{stem}/{op_type}")
-        self.nodes.append(ir.make_node(op_type, inputs, [output], output, to=to))
+        self.nodes.append(ir.make_node(op_type, inputs, [output], output, domain, to=to))
         return output
 
     def ints(self, *values: int) -> str:
@@ -224,6 +227,8 @@ class _Duplicate:
         for index in reversed(repeated):
             if part.can_repeat(index):
                 self._repeat(nodes[index])
+            elif _is_seeded(nodes[index]):
+                self._from_seed(nodes[index])
             else:
                 self._from_mask(nodes[index])
         return {name: self._again[name] for name in self._segment.dropped if name in self._again}
@@ -256,6 +261,12 @@ class _Duplicate:
         mask = write.op("Cast", self._source(node.output(1)), stem=y, to=dtypes.FLOAT)
         self._again[y] = write.op("Div", write.op("Mul", mask, x, stem=y), rest, stem=y)
 
+    def _from_seed(self, node: ir.Node) -> None:
+        """What our own Dropout gave, by the kernel of its gradient."""
+        y, x = node.output(0), self._source(node.input(0))
+        inputs = (x, node.output(1), *node.inputs[1:])
+        self._again[y] = self._writer.op("SeededDropout", *inputs, stem=y, domain=ir.NATIVE)
+
     def _source(self, name: str) -> str:
         """What a duplicate reads for a tensor: another duplicate, or the original behind a gate."""
         if name in self._again:
@@ -283,15 +294,22 @@ def _is_repeated(part: ForwardPart, segment: Segment, name: str) -> bool:
     node = part.graph.nodes[index]
     if name in part.results or name in part.read_by_backward:
         return False  # kept in any case
-    return part.can_repeat(index) or follows_from_mask(part, node, name)
+    return part.can_repeat(index) or follows_from_draw(part, node, name)
 
 
-def follows_from_mask(part: ForwardPart, node: ir.Node, name: str) -> bool:
-    """Whether a tensor is the output of a Dropout in training mode whose mask is there."""
+def follows_from_draw(part: ForwardPart, node: ir.Node, name: str) -> bool:
+    """Whether a tensor is the output of a Dropout whose seed, or in training mode whose mask, is
+    there."""
+    if _is_seeded(node):
+        return name == node.output(0)
     if node.op_type != "Dropout" or node.domain not in ir.ONNX_DOMAINS or name != node.output(0):
         return False
     mode = part.graph.initializers.get(node.input(2))
     return bool(node.output(1)) and mode is not None and bool(mode.array().all())
+
+
+def _is_seeded(node: ir.Node) -> bool:
+    return node.op_type == "DrawnDropout" and node.domain == ir.NATIVE and bool(node.output(1))
 
 
 def in_order(nodes: Sequence[ir.Node]) -> list[ir.Node]:
@@ -323,7 +341,7 @@ def droppable(part: ForwardPart, name: str, sizes: Mapping[str, int], least: int
     if sizes.get(name, 0) < max(least, 1):
         return False
     node = part.graph.nodes[index]
-    return part.can_repeat(index) or follows_from_mask(part, node, name)
+    return part.can_repeat(index) or follows_from_draw(part, node, name)
 
 
 def outputs_of(part: ForwardPart, indices: Iterable[int]) -> list[str]:

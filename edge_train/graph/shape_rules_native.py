@@ -34,3 +34,14 @@ def _cross_entropy(s: Shapes, node: ir.Node) -> Facts:
 def _cross_entropy_with_grad(s: Shapes, node: ir.Node) -> Facts:
     """The loss and the gradient of the logits."""
     return [(dtypes.FLOAT, None), like(s, node.input(1))]
+
+
+@rule("DrawnDropout")
+def _drawn_dropout(s: Shapes, node: ir.Node) -> Facts:
+    """The output, and the seed of its mask."""
+    return [like(s, node.input(0)), (dtypes.INT64, (1,))]
+
+
+@rule("SeededDropout")
+def _seeded_dropout(s: Shapes, node: ir.Node) -> Facts:
+    return [like(s, node.input(0))]

@@ -43,11 +43,11 @@ def bitmask_bias_dropout(b: Builder, node: ir.Node) -> tuple[str, ...]:
 
 @lowers("BiasSoftmax")
 def bias_softmax(b: Builder, node: ir.Node) -> str:
+    return biased_softmax(b, node)
+
+
+def biased_softmax(b: Builder, node: ir.Node) -> str:
     """Softmax of data + bias over all axes from ``axis`` on."""
-    return _bias_softmax(b, node)
-
-
-def _bias_softmax(b: Builder, node: ir.Node) -> str:
     x, bias = node.inputs[:2]
     axis = node.attr("axis", 1) % b.rank(x)
     total = b.add(x, bias)
@@ -60,7 +60,7 @@ def _bias_softmax(b: Builder, node: ir.Node) -> str:
 @lowers("BiasSoftmaxDropout")
 def bias_softmax_dropout(b: Builder, node: ir.Node) -> tuple[str, ...]:
     """The dropped softmax, the mask, and the softmax itself."""
-    softmax = _bias_softmax(b, node)
+    softmax = biased_softmax(b, node)
     training = b.const(np.array(True))
     y, mask = _dropout(b, node, softmax, (node.input(2), training))
     return y, mask, softmax

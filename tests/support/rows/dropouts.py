@@ -100,7 +100,27 @@ def softmax_dropout_grad_row(name: str, axis: int | None = None) -> Row:
     return Row(name, nodes, feeds, expected, constants, reference=NO_KERNEL)
 
 
+def behind_row(name: str, forward: str) -> Row:
+    """A gradient behind the op that made its mask, where nothing is dropped."""
+    x, bias, dy = normals(95, _SHAPE, _SHAPE[-1:], _SHAPE)
+    constants = {"ratio": np.array(0, np.float32), "training": np.array(True)}
+    feeds: dict[str, Array] = {"x": x, "dy": dy}
+    gradient = node(name.split(":")[0], "dy mask ratio training", "dx")
+    expected: dict[str, Array] = {"y": x.astype(np.float64), "dx": dy.astype(np.float64)}
+    nodes = (node(forward, "x ratio training", "y mask"), gradient)
+    if forward == "BiasSoftmaxDropout":
+        feeds["bias"] = bias
+        y = _softmax(x.astype(np.float64) + bias, 2)
+        expected = {"y": y, "softmax": y, "dx": y * (dy - (y * dy).sum(2, keepdims=True))}
+        first = node(forward, "x bias ratio", "y mask softmax", axis=2, is_inner_broadcast=0)
+        nodes = (first, node("SoftmaxDropoutGrad", "dy mask softmax ratio", "dx", axis=2))
+        del constants["training"]
+    return Row(name, nodes, feeds, expected, constants, sized=("bias",), reference=NO_KERNEL)
+
+
 _ROWS: dict[str, Callable[[str], Row]] = {
+    "BitmaskDropoutGrad: behind its op": partial(behind_row, forward="BitmaskDropout"),
+    "SoftmaxDropoutGrad: behind its op": partial(behind_row, forward="BiasSoftmaxDropout"),
     "BitmaskDropoutGrad": grad_row,
     "BitmaskDropoutGrad: ratio absent": partial(grad_row, ratio=None),
     "BitmaskDropoutGrad: training": partial(grad_row, training=True),

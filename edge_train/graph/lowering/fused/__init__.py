@@ -4,6 +4,7 @@ from edge_train.graph.lowering.fused import (  # noqa: F401 - each registers its
     activations,
     batch_norm,
     convolution,
+    dropouts,
     indexing,
     losses,
     normalization,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from edge_train import dtypes
 from edge_train.graph import ir
-from edge_train.graph.lowering.activations import kept_scale
 from edge_train.graph.lowering.builder import Builder
 from edge_train.graph.lowering.registry import fuses
 
@@ -84,13 +82,3 @@ def _softmax(b: Builder, node: ir.Node, axes: int) -> tuple[str, ...]:
     dy, y = node.inputs
     name = node.op_type.removesuffix("_13")
     return b.native(name, dy, y, like=(y,), axes=axes)
-
-
-@fuses("DropoutGrad")
-def dropout_grad(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
-    """The mask is the forward op's, a byte an element: it alone knows what was drawn."""
-    dy, mask = node.inputs[:2]
-    if b.elem_type(mask) != dtypes.BOOL:
-        return None
-    scale = kept_scale(b, dy, node.input(2), node.input(3))
-    return b.native("Dropped", dy, mask, scale, like=(dy,))
