@@ -67,7 +67,7 @@ void __attribute__((optimize("Os"))) NAMED(ET_ISA)(et_ops *ops) {
   et_add(ops, "TanhGrad ffF fF", sizeof(curve), curve_create, tanh_slope_compute, 1);
   et_add(ops, "ReluGrad ffF fF", sizeof(curve), curve_create, relu_slope_compute, 1);
   et_add(ops, "LeakyReluGrad ffF fF", sizeof(curve), curve_create, leaky_relu_slope_compute, 1);
-  et_add(ops, "DrawnDropout fFB fi", sizeof(et_draws), drawn_create, drawn_compute, 1);
+  et_add(ops, "DrawnDropout fFB fI", sizeof(et_draws), drawn_create, drawn_compute, 1);
   et_add(ops, "SeededDropout fiFB f", 0, 0, seeded_compute, 1);
   et_add(ops, "Dropped fbf f", 0, 0, dropped_compute, 1);
   et_add(ops, "SoftmaxGrad ff f", sizeof(axes), axes_create, softmax_compute, 1);
