@@ -59,7 +59,10 @@ class FrozenConstants:
 
     def changed(self) -> bool:
         """Whether a parameter was written since the graph was made."""
-        return any(self.parameters[name].version != v for name, v in self.versions.items())
+        for name, version in self.versions.items():
+            if self.parameters[name].version != version:
+                return True
+        return False
 
     def into(self, model: ir.Model) -> ir.Model:
         """The model with the present values as initializers in place of inputs."""

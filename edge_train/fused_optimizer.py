@@ -123,7 +123,7 @@ class FusedPass:
             at = slice(whole.start + part.start, whole.start + part.stop)
             self._update(at, gradient[part])
 
-        pool.shared(thread_count()).each(work, pool.pieces(gradient.size))
+        pool.shared(thread_count()).each(work, pool.pieces(gradient.size), joins=True)
         outcome.updated.append(name)
 
     def finish(self) -> None:

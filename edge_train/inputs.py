@@ -20,6 +20,7 @@ from edge_train.runner import Fed, shape_of
 from edge_train.runtime import onnxruntime
 
 _REMEMBERED_SHAPES = 256
+_ORT_VALUE = frozenset({onnxruntime.OrtValue})
 
 
 class InputSpec:
@@ -42,10 +43,10 @@ class InputSpec:
         Errors: TypeError (count, names, dtype, kind), ShapeMismatch (rank, width, batch),
         ValueError (an empty axis), IndexError (a label outside its classes).
         """
-        feeds = self._named(args, kwargs) if kwargs or not self._known(args) else None
-        if feeds is None:
+        if not kwargs and self._known(args):
             feeds = dict(zip(self.names, args, strict=True))
         else:
+            feeds = self._named(args, kwargs)
             self._check(feeds)
         for label in self.labels:
             check_labels(label, feeds[label.labels])
@@ -55,14 +56,12 @@ class InputSpec:
         """Whether these are plain arrays of the right dtypes in shapes accepted before."""
         if len(args) != len(self.names):
             return False
+        shapes = []
         for fed, dtype in zip(args, self._dtypes, strict=True):
-            if type(fed) is not np.ndarray or not fed.flags.c_contiguous:
+            if type(fed) is not np.ndarray or fed.dtype != dtype:
                 return False
-            if (
-                fed.dtype is not dtype and fed.dtype != dtype
-            ):  # unpickled ones are not the same object
-                return False
-        return tuple([fed.shape for fed in args]) in self._accepted
+            shapes.append(fed.shape)
+        return tuple(shapes) in self._accepted
 
     def _check(self, feeds: dict[str, Any]) -> None:
         symbols: dict[str, tuple[str, int]] = {}
@@ -104,7 +103,7 @@ class InputSpec:
                     f".astype(np.{dtype})"
                 )
             _check_shape(value, fed.shape, symbols)
-            return fed if fed.flags.c_contiguous else np.ascontiguousarray(fed)
+            return fed
         return _checked_ortvalue(value, fed, symbols)
 
 
@@ -200,6 +199,14 @@ def as_ortvalue(value: Fed) -> onnxruntime.OrtValue:
     owner = onnxruntime.OrtValue.ortvalue_from_shape_and_type(value.shape, value.dtype.type, "cpu")
     owner.update_inplace(value)
     return owner
+
+
+def returned(outputs: Sequence[Fed], feeds: Mapping[str, Fed]) -> Fed | tuple[Fed, ...]:
+    """The outputs as OrtValues if every input is one, else as arrays; a single one comes alone."""
+    convert = as_ortvalue if _ORT_VALUE.issuperset(map(type, feeds.values())) else as_array
+    if len(outputs) == 1:
+        return convert(outputs[0])
+    return tuple([convert(output) for output in outputs])
 
 
 def label_text(name: str, value: int, classes: int, ignored: int | None) -> str:

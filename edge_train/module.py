@@ -10,8 +10,6 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from edge_train import adapter as adapters
 from edge_train import export
 from edge_train.arena import Arena
@@ -23,7 +21,7 @@ from edge_train.graph import ir, onnx_codec, subset
 from edge_train.graph.lowering import LabelRange
 from edge_train.graph.passes import evaluation_form
 from edge_train.graph.roles import Roles
-from edge_train.inputs import as_array, as_ortvalue
+from edge_train.inputs import returned
 from edge_train.parameter_buffers import ParameterBuffers
 from edge_train.placement import (
     check_parameters,
@@ -109,6 +107,7 @@ class Module(ParameterBuffers):
             model, state, session_options, kernels, recompute, chosen is not None
         )
         self._layout = layout_of(self._train.roles, state)
+        self._fitting: Arena | None = None  # laid out for what this Module trains
         self._eval: Program | None = None
         if eval_model_uri is not None:
             self._eval_source = evaluation_form(onnx_codec.load(eval_model_uri))
@@ -145,11 +144,7 @@ class Module(ParameterBuffers):
             )
         self.state.check_pages()
         feeds = program.inputs.bind(user_inputs, named_inputs)
-        outputs = program.step(feeds, place(self._train.roles, self._layout, self.state))
-        arrays = any(isinstance(value, np.ndarray) for value in feeds.values())
-        convert = as_array if arrays else as_ortvalue
-        results = tuple(convert(output) for output in outputs)
-        return results[0] if len(results) == 1 else results
+        return returned(program.step(feeds, self.arena), feeds)
 
     def _program(self) -> Program:
         if self.training:
@@ -220,7 +215,10 @@ class Module(ParameterBuffers):
             raise NominalStateError(
                 "the checkpoint is nominal: fill it first with copy_buffer_to_parameters"
             )
-        return place(self._train.roles, self._layout, self.state)
+        arena = self.state.arena
+        if arena is None or arena is not self._fitting:
+            self._fitting = arena = place(self._train.roles, self._layout, self.state)
+        return arena
 
     @property
     def loss_is_finite(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from edge_train import fused_optimizer, kernels, optimizer_state
 from edge_train.arena import Arena
@@ -61,6 +61,15 @@ class Trained(Protocol):
     def arena(self) -> Arena: ...
     @property
     def loss_is_finite(self) -> bool: ...
+
+
+class _Bound(NamedTuple):
+    """What a step works on; ``moments`` are those of all parameters, none in packed form."""
+
+    group: OptimizerGroup
+    arena: Arena
+    packed: PackedMoments | None
+    moments: tuple[Floats, ...]
 
 
 class Optimizer:
@@ -138,7 +147,7 @@ class Optimizer:
         self.skip_nonfinite = skip_nonfinite
         self._skipped = 0
         self._learning_rate = _stored_rate(module.state)
-        self._bound: tuple[OptimizerGroup, Arena, PackedMoments | None] | None = None
+        self._bound: _Bound | None = None
         if not module.state.is_nominal:
             self._bind()
         elif (layout := getattr(module, "parameter_layout", None)) is not None:
@@ -198,33 +207,39 @@ class Optimizer:
             )
         if self._fused is not None:
             return self._fused.result()
-        group, arena, packed = self._bind()
-        factor = self._clip_factor(arena)
+        bound = self._bind()
+        factor = self._clip_factor(bound.arena)
         if factor is None:
             return False
-        self._update(arena, packed, group.step + 1, factor)
-        group.step += 1
+        self._update(bound, factor)
+        bound.group.step += 1
         return True
 
     def reset_state(self) -> None:
         """Zero moments and step counter; the learning rate stays."""
         reset_group(self._module.state)
 
-    def _bind(self) -> tuple[OptimizerGroup, Arena, PackedMoments | None]:
+    def _bind(self) -> _Bound:
         # Late for a nominal state; again if somebody replaced the group or its moments' form.
         state, bound = self._module.state, self._bound
         group, arena = optimizer_state.group_of(state), state.arena
-        if arena is None or bound is None or bound[1] is not arena:
+        if arena is None or bound is None or bound.arena is not arena:
             arena = self._module.arena  # which checks that it is the Module's own
-        if bound and bound[0] is group and bound[1] is arena and bound[2] is form_of(group):
+        if (
+            bound is not None
+            and bound.group is group
+            and bound.arena is arena
+            and bound.packed is form_of(group)
+        ):
             return bound
         check_tensors(self._spec, {name: arena.shape(name) for name in arena.names})
-        packed = None
+        packed: PackedMoments | None = None
+        moments: tuple[Floats, ...] = ()
         if self._prepare8 is not None:
             packed = optimizer_state.pack_moments(group, arena)
         else:
-            optimizer_state.bind_moments(group, arena, self._rule.moments)
-        self._bound = bound = group, arena, packed
+            moments = optimizer_state.bind_moments(group, arena, self._rule.moments)
+        self._bound = bound = _Bound(group, arena, packed, moments)
         return bound
 
     def _clip_factor(self, arena: Arena) -> float | None:
@@ -235,15 +250,21 @@ class Optimizer:
         finite = self._module.loss_is_finite
         if max_norm is not None:
             # the sum of squares in double tells of NaN and infinity too: one pass for both
-            squares = sum(self._each(lambda at: steps.squares(gradients[at]), parts))
+            squares = sum(self._each(lambda at: steps.squares(gradients[at]), parts, False))
             _, factor = kernels.clip_factor(squares, max_norm)
             finite = finite and math.isfinite(squares)
         elif skips and finite:
-            finite = all(self._each(lambda at: steps.all_finite(gradients[at]), parts))
+            finite = self._all_finite(gradients, parts)
         if skips and not finite:
             self.note_skip(optimizer_state.nonfinite_names(arena))
             return None
         return factor
+
+    def _all_finite(self, gradients: Floats, parts: Sequence[slice]) -> bool:
+        steps = self._steps
+        if self._threads == 1 or len(parts) == 1:
+            return steps.all_finite(gradients)
+        return all(self._each(lambda at: steps.all_finite(gradients[at]), parts, True))
 
     def note_skip(self, gradients: Iterable[str]) -> None:
         """Counts a step that was left out; the first one is logged with what was not finite."""
@@ -258,14 +279,14 @@ class Optimizer:
 
     def begin_pass(self, arena: Arena) -> fused_optimizer.FusedPass:
         """The updates of a training step that are made while it runs (``fuse_optimizer=True``)."""
-        group, _, packed = self._bind()
-        work = self._part_update(arena, packed, group.step + 1)
-        skips = self._settings["skip_nonfinite"]
-        return fused_optimizer.FusedPass(arena, self._steps, group, work, skips)
+        bound, skips = self._bind(), self._settings["skip_nonfinite"]
+        work = self._part_update(bound)
+        return fused_optimizer.FusedPass(arena, self._steps, bound.group, work, skips)
 
-    def _update(self, arena: Arena, packed: PackedMoments | None, step: int, factor: float) -> None:
+    def _update(self, bound: _Bound, factor: float) -> None:
         """Scales, flushes and updates part by part, while a part is in the cache."""
-        gradients, update = arena.gradients, self._part_update(arena, packed, step)
+        arena, packed = bound.arena, bound.packed
+        gradients, update = arena.gradients, self._part_update(bound)
         steps = arena.memory.steps(self._steps)
 
         def work(at: slice) -> None:
@@ -278,17 +299,17 @@ class Optimizer:
         if steps is not self._steps and packed is None:
             parts = (slice(0, arena.size),)  # a device of its own takes the buffers whole
         with arena.memory.writing():
-            self._each(work, parts)
+            self._each(work, parts, factor == 1.0)
 
-    def _each(self, work: Callable[[slice], T], parts: Sequence[slice]) -> list[T]:
+    def _each(self, work: Callable[[slice], T], parts: Sequence[slice], joins: bool) -> list[T]:
         if len(parts) == 1:
             return [work(parts[0])]
-        return pool.shared(self._threads).each(work, parts)
+        return pool.shared(self._threads).each(work, parts, joins)
 
-    def _part_update(
-        self, arena: Arena, packed: PackedMoments | None, step: int
-    ) -> fused_optimizer.PartUpdate:
+    def _part_update(self, bound: _Bound) -> fused_optimizer.PartUpdate:
         """What flushes and updates a part of the arena, given the gradients of that part."""
+        group, arena, packed, moments = bound
+        step = group.step + 1
         weights, settings, steps = arena.weights, self._settings, self._steps
         if packed is not None and self._prepare8 is not None:
             packed.settle()
@@ -296,7 +317,6 @@ class Optimizer:
             update8 = self._prepare8(steps, settings, self._learning_rate, step)
             return lambda at, g: update8(weights[at], g, codes, at)
         steps = arena.memory.steps(steps)
-        moments = [arena.moment(index) for index in range(self._rule.moments)]
         update = self._rule.prepare(steps, settings, self._learning_rate, step)
         flushed = step % _FLUSH_EVERY == 0 and settings.get("eps", 1.0) >= _FLUSH_EPS
         flushed = flushed and settings.get("momentum", 1.0) > 0  # else nobody reads the moment

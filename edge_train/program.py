@@ -91,7 +91,8 @@ class Program:
             self._bind(self._runner)
             self._bound_to = arena
         self._runner.run(feeds)
-        self._check_computed_labels(self._runner)
+        if self._computed:
+            self._check_computed_labels(self._runner)
         return self._runner.fetch(self.results)
 
     def _bind(self, runner: GraphRunner) -> None:
@@ -188,7 +189,8 @@ class TrainingProgram(Program):
             arena.gradients.fill(0.0)
         try:
             runner.run(feeds)
-            self._check_computed_labels(runner)
+            if self._computed:
+                self._check_computed_labels(runner)
         except Exception:
             # some gradients may be new and some old: leave none, and start over
             arena.gradients.fill(0.0)
@@ -200,7 +202,7 @@ class TrainingProgram(Program):
         """What a run leaves behind besides gradients."""
         finite = _is_finite(as_array(outputs[0]))
         arena.loss_is_finite = finite and (arena.reset or arena.loss_is_finite)
-        if finite:
+        if finite and self._statistics:
             self._move_statistics()
         arena.reset = False
         return outputs
@@ -229,8 +231,6 @@ class TrainingProgram(Program):
 
     def _move_statistics(self) -> None:
         """All of them or none: an overflow in one belongs to a batch that is not to be learned."""
-        if not self._statistics:
-            return
         if all(np.isfinite(values).all() for values in self._statistics.values()):
             with self._state.memory.writing():
                 for name, values in self._statistics.items():

@@ -40,6 +40,7 @@ class GraphRunner:
         self._inputs = {value.name for value in self._session.get_inputs()}
         self._outputs = [output.name for output in self._session.get_outputs()]
         self._memory: dict[str, np.ndarray] = {}
+        self._all_bound = not self._outputs
         self._held: dict[str, np.ndarray] = {}  # copies of small inputs
         self._order: list[str] = []  # onnxruntime returns outputs in the order they were bound
 
@@ -55,6 +56,7 @@ class GraphRunner:
     def bind_output(self, name: str, array: np.ndarray) -> None:
         """Lets the graph write output ``name`` straight into ``array`` from now on."""
         self._memory[name] = array
+        self._all_bound = len(self._memory) == len(self._outputs)
         address = array.ctypes.data
         self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, address)
         self._note(name)
@@ -68,34 +70,39 @@ class GraphRunner:
 
         Errors: RunError with onnxruntime's reason.
         """
-        binding = self._binding
         for name, value in feeds.items():
-            if not isinstance(value, np.ndarray):
-                self._held.pop(name, None)
-                binding.bind_ortvalue_input(name, value)
-            elif value.nbytes <= _COPIED:
-                self._copy(name, value)
+            held = self._held.get(name)
+            if (
+                held is not None
+                and isinstance(value, np.ndarray)
+                and held.shape == value.shape
+                and held.dtype == value.dtype
+            ):
+                held[...] = value
             else:
-                self._held.pop(name, None)
-                binding.bind_cpu_input(name, value)
-        if len(self._memory) < len(self._outputs):
+                self._feed(name, value)
+        if not self._all_bound:
             self._release_outputs()
         try:
-            self._session.run_with_iobinding(binding)
+            self._session.run_with_iobinding(self._binding)
         except Exception as error:
             shapes = {name: shape_of(value) for name, value in feeds.items()}
             raise RunError(
                 f"onnxruntime failed in the {self._what} with inputs {shapes}: {brief(error)}"
             ) from error
 
-    def _copy(self, name: str, value: np.ndarray) -> None:
-        """Feeds a small array through memory that stays bound: binding costs more than the copy."""
-        held = self._held.get(name)
-        if held is not None and held.shape == value.shape and held.dtype == value.dtype:
-            np.copyto(held, value)
+    def _feed(self, name: str, value: Fed) -> None:
+        """Binds an input; a small array through memory that stays bound for the next of its shape:
+        binding costs more than the copy."""
+        self._held.pop(name, None)
+        if not isinstance(value, np.ndarray):
+            self._binding.bind_ortvalue_input(name, value)
+            return
+        if value.nbytes <= _COPIED:
+            self._held[name] = array = value.copy()
         else:
-            self._held[name] = held = value.copy()
-            self._binding.bind_cpu_input(name, held)
+            array = np.ascontiguousarray(value)
+        self._binding.bind_cpu_input(name, array)
 
     def _release_outputs(self) -> None:
         """Lets onnxruntime allocate the outputs that are not bound: their sizes may change."""
@@ -106,9 +113,9 @@ class GraphRunner:
 
     def fetch(self, names: Sequence[str]) -> list[Fed]:
         """The named outputs of the last run: copies of bound memory, else OrtValues."""
-        made: dict[str, onnxruntime.OrtValue] = {}
-        if not self._memory.keys() >= set(names):
-            made = dict(zip(self._order, self._binding.get_outputs(), strict=True))
+        if self._all_bound:
+            return [self._memory[name].copy() for name in names]
+        made = dict(zip(self._order, self._binding.get_outputs(), strict=True))
         return [self._memory[n].copy() if n in self._memory else made[n] for n in names]
 
 

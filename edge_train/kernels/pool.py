@@ -70,6 +70,12 @@ def _serve(passes: SimpleQueue[_Pass]) -> None:
         passes.get().help()
 
 
+def _alone(work: Callable[[slice], T], parts: Sequence[slice], joins: bool) -> list[T]:
+    if joins:
+        return [work(slice(parts[0].start, parts[-1].stop))]
+    return [work(part) for part in parts]
+
+
 class Pool:
     """``threads`` threads, the caller's among them; the others start with the first long pass."""
 
@@ -77,17 +83,21 @@ class Pool:
         self._threads = threads
         self._passes: SimpleQueue[_Pass] | None = None
 
-    def each(self, work: Callable[[slice], T], parts: Sequence[slice]) -> list[T]:
+    def each(
+        self, work: Callable[[slice], T], parts: Sequence[slice], joins: bool = False
+    ) -> list[T]:
         """``work`` of every part, the results in the order of the parts.
 
         The first part is the caller's, and tells whether the rest takes long enough to wake others.
+        ``joins``: the caller may do several parts in a row as one, for a pass whose result does not
+        depend on the cuts.
         """
         if self._threads == 1 or len(parts) < 3:
-            return [work(part) for part in parts]
+            return _alone(work, parts, joins)
         start = perf_counter()
         first, rest = work(parts[0]), parts[1:]
         if (perf_counter() - start) * len(rest) < WORTH:
-            return [first, *map(work, rest)]
+            return [first, *_alone(work, rest, joins)]
         shared_work = _Pass(work, rest)
         queue = self._queue()
         for _ in range(min(self._threads, len(rest)) - 1):

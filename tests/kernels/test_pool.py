@@ -65,6 +65,17 @@ def test_short_work_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert threading.active_count() == before + 2
 
 
+def test_parts_that_join_are_one_for_whoever_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "WORTH", WORTH)
+    monkeypatch.setattr(pool, "perf_counter", lambda: 0.0)
+    end = PARTS[-1].stop
+    assert pool.Pool(1).each(lambda at: at, PARTS, joins=True) == [slice(0, end)]
+    rest = slice(PARTS[0].stop, end)
+    assert pool.Pool(3).each(lambda at: at, PARTS, joins=True) == [PARTS[0], rest]
+    monkeypatch.setattr(pool, "WORTH", 0)
+    assert pool.Pool(3).each(lambda at: at, PARTS, joins=True) == list(PARTS)
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 def test_an_error_in_a_part_is_raised_and_the_pool_goes_on(threads: int) -> None:
     workers = pool.Pool(threads)
