@@ -73,25 +73,50 @@ INLINE vf leaky_relu_slope(vf dy, vf y, float alpha) {
   return dy * choose(y > 0.0f, splat(1.0f), splat(alpha));
 }
 
+/* A part of a row in whole vectors: all that the row has of them, then its end among zeros. */
+typedef struct strip {
+  const float *x, *dy, *bias;
+  float *y, *sums;
+  size_t count, rest;
+  float end[5][VL];
+} strip;
+
+/* Goes on from the vectors to the end, 0 where there is none; and from the end, which it puts back. */
+APART int strip_next(strip *s, float *y, float *sums) {
+  size_t bytes = s->rest * sizeof(float);
+  if (s->x == s->end[0]) {
+    memcpy(y, s->end[3], bytes);
+    if (sums) memcpy(sums, s->end[4], bytes);
+    return 0;
+  }
+  if (!bytes) return 0;
+  const float *from[5] = {s->x, s->dy, s->bias, 0, sums};
+  memset(s->end, 0, sizeof(s->end));
+  for (int i = 0; i < 5; i++)
+    if (from[i]) memcpy(s->end[i], from[i] + (i < 4 ? s->count : 0), bytes);
+  s->x = s->end[0], s->dy = s->end[1], s->y = s->end[3], s->count = VL;
+  if (s->bias) s->bias = s->end[2];
+  if (s->sums) s->sums = s->end[4];
+  return 1;
+}
+
 /* One row; a gradient's values are added to `sums` where there are any. */
 INLINE void map_row(const elements *e, size_t at, size_t count, float *sums, formula f) {
-  const float *x = e->x + at, *dy = e->dy ? e->dy + at : x, *bias = e->bias;
-  float *y = e->y + at;
+  size_t whole = count / VL * VL;
+  strip s = {.x = e->x + at, .dy = e->dy ? e->dy + at : e->x + at, .bias = e->bias, .y = e->y + at};
+  s.sums = sums, s.count = whole, s.rest = count - whole;
   const float alpha = e->alpha;
-  size_t i = 0, rest = count % VL;
-  for (; i + VL <= count; i += VL) {
-    vf in = load(x + i);
-    if (bias) in += load(bias + i);
-    vf out = f(load(dy + i), in, alpha);
-    store(y + i, out);
-    if (sums) store(sums + i, load(sums + i) + out);
-  }
-  if (rest == 0) return;
-  vf in = load_part(x + i, rest);
-  if (bias) in += load_part(bias + i, rest);
-  vf out = f(load_part(dy + i, rest), in, alpha);
-  store_part(y + i, out, rest);
-  if (sums) store_part(sums + i, load_part(sums + i, rest) + out, rest);
+  do {
+    const float *x = s.x, *dy = s.dy, *bias = s.bias;
+    float *y = s.y, *added = s.sums;
+    for (size_t i = 0; i < s.count; i += VL) {
+      vf in = load(x + i);
+      if (bias) in += load(bias + i);
+      vf out = f(load(dy + i), in, alpha);
+      store(y + i, out);
+      if (added) store(added + i, load(added + i) + out);
+    }
+  } while (strip_next(&s, e->y + at + whole, sums ? sums + whole : 0));
 }
 
 INLINE void map_rows(const elements *e, size_t job, formula f) {
@@ -109,7 +134,7 @@ static const char *curve_create(void *state, const et_attributes *attributes) {
 }
 
 /* Reads x and the optional bias behind it, makes y and the rows; 0 after an error. */
-static int elements_begin(elements *e, et_context *context, size_t first, et_tensor *x) {
+APART int elements_begin(elements *e, et_context *context, size_t first, et_tensor *x) {
   et_tensor bias;
   if (!et_input(context, first, x)) return 0;
   e->x = x->data;
@@ -125,7 +150,7 @@ static int elements_begin(elements *e, et_context *context, size_t first, et_ten
   return !et_failed(context);
 }
 
-static void elements_run(elements *e, et_context *context, void (*job)(void *, size_t)) {
+APART void elements_run(elements *e, et_context *context, void (*job)(void *, size_t)) {
   e->rows = e->width ? panels(e->count, e->width) : 0;
   e->jobs = least(e->rows, jobs_for(e->count));
   if (e->dsum) e->sums = et_scratch(context, most(e->jobs, 1) * e->width * sizeof(float));
@@ -133,8 +158,15 @@ static void elements_run(elements *e, et_context *context, void (*job)(void *, s
   if (e->dsum && !et_failed(context)) add_jobs(e->dsum, e->sums, e->width, e->width, e->jobs);
 }
 
+/* (x, bias) -> y. */
+APART void elements_forward(const curve *c, et_context *context, void (*job)(void *, size_t)) {
+  elements e = {.alpha = c->alpha};
+  et_tensor x;
+  if (elements_begin(&e, context, 0, &x)) elements_run(&e, context, job);
+}
+
 /* (dy, x, bias) -> dx, and its sum over all axes but the last. */
-static void elements_gradient(const curve *c, et_context *context, void (*job)(void *, size_t)) {
+APART void elements_gradient(const curve *c, et_context *context, void (*job)(void *, size_t)) {
   elements e = {.alpha = c->alpha};
   et_tensor dy, x;
   if (!et_input(context, 0, &dy) || !elements_begin(&e, context, 1, &x)) return;
@@ -146,18 +178,11 @@ static void elements_gradient(const curve *c, et_context *context, void (*job)(v
   elements_run(&e, context, job);
 }
 
-#define FORWARD(name)                                                              \
-  static void name##_job(void *user, size_t job) { map_rows(user, job, name); }    \
-  static void name##_compute(const void *state, et_context *context) {             \
-    elements e = {.alpha = ((const curve *)state)->alpha};                         \
-    et_tensor x;                                                                   \
-    if (elements_begin(&e, context, 0, &x)) elements_run(&e, context, name##_job); \
-  }
-#define GRADIENT(name)                                                          \
+#define CURVE(name, whole)                                                      \
   static void name##_job(void *user, size_t job) { map_rows(user, job, name); } \
-  static void name##_compute(const void *state, et_context *context) {          \
-    elements_gradient(state, context, name##_job);                              \
-  }
+  static void name##_compute(const void *state, et_context *context) { whole(state, context, name##_job); }
+#define FORWARD(name) CURVE(name, elements_forward)
+#define GRADIENT(name) CURVE(name, elements_gradient)
 
 FORWARD(gelu)
 FORWARD(fast_gelu)

@@ -155,7 +155,7 @@ static const char *loss_create(void *state, const et_attributes *attributes) {
 }
 
 /* Reads logits or log-probabilities at `first`, labels and weights behind; 0 after an error. */
-static int entropy_begin(entropy *e, const void *state, et_context *context, size_t first, et_tensor *x) {
+APART int entropy_begin(entropy *e, const void *state, et_context *context, size_t first, et_tensor *x) {
   et_tensor labels, weight;
   if (!et_input(context, first, x) || !et_input(context, first + 1, &labels)) return 0;
   if (x->rank < 2 || x->dim[1] == 0) return et_fail(context, "logits need axes (N, C, …), C above 0"), 0;
@@ -186,14 +186,14 @@ static int entropy_begin(entropy *e, const void *state, et_context *context, siz
 }
 
 /* The loss: one for each label, or all in one number. */
-static void *loss_output(entropy *e, et_context *context, const et_tensor *x) {
+APART void *loss_output(entropy *e, et_context *context, const et_tensor *x) {
   size_t dim[ET_MAX_RANK] = {0};
   if (e->form.reduction != EACH) return et_output(context, 0, dim, 0);
   for (int i = 1; i < x->rank; i++) dim[i - 1] = x->dim[i == 1 ? 0 : i];
   return e->each = et_output(context, 0, dim, x->rank - 1);
 }
 
-static void entropy_run(entropy *e, et_context *context, float *loss) {
+APART void entropy_run(entropy *e, et_context *context, float *loss) {
   et_parallel(context, entropy_job, e->jobs, e);
   if (!loss || e->each || et_failed(context)) return;
   double sum = 0;

@@ -4,7 +4,8 @@
  * normalisation has no mean and no bias. Each job sums dscale and dbias of its rows; the sums are added in
  * the order of the jobs. */
 
-enum { SUMS = 3, MORE = 3 }; /* sums a job keeps: dscale, dbias, dx; gradients beside dy */
+/* Rows a job keeps: sums of dscale, dbias and dx, and a dy of several; gradients beside dy. */
+enum { SUMS = 4, MORE = 3 };
 
 typedef struct layer_norm {
   const float *dy, *x, *scale, *mean, *inv_std;
@@ -14,32 +15,36 @@ typedef struct layer_norm {
   size_t rows, width, jobs;
 } layer_norm;
 
-/* dy of a vector: the sum of all that arrive. */
-INLINE vf norm_slope(const layer_norm *n, size_t row, lanes l, size_t mores) {
-  vf slope = lanes_load(n->dy + row * n->width, l);
-  for (size_t i = 0; i < mores; i++) slope += lanes_load(n->more[i] + row * n->width, l);
-  return slope;
+/* dy of a row: the sum of all that arrive, at `to` where there are several. */
+APART const float *norm_slope(const layer_norm *n, size_t row, float *to) {
+  const float *dy = n->dy + row * n->width;
+  for (size_t i = 0; i < n->mores; i++, dy = to) {
+    const float *more = n->more[i] + row * n->width;
+    EACH_LANES(l, n->width) lanes_store(to, lanes_load(dy, l) + lanes_load(more, l), l);
+  }
+  return dy;
 }
 
-INLINE void norm_row(const layer_norm *n, size_t row, float *dscale, float *dbias, float *dsum,
-                     size_t mores) {
-  const float *x = n->x + row * n->width, *scale = n->scale;
+INLINE void norm_row(const layer_norm *n, size_t row, float *dscale, float *dbias, float *dsum) {
   size_t width = n->width;
+  float *dx = n->dx ? n->dx + row * width : 0;
+  const float *x = n->x + row * width, *scale = n->scale;
+  const float *dy = norm_slope(n, row, dx ? dx : dscale + 3 * width);
   vf mean = splat(n->mean ? n->mean[row] : 0), inv_std = splat(n->inv_std[row]);
   vf total = {0}, along = {0};
   EACH_LANES(l, width) {
-    vf slope = norm_slope(n, row, l, mores), xhat = (lanes_load(x, l) - mean) * inv_std;
+    vf slope = lanes_load(dy, l), xhat = (lanes_load(x, l) - mean) * inv_std;
     vf g = slope * lanes_load(scale, l);
     total += g;
     along += g * xhat;
     lanes_store(dscale, lanes_load(dscale, l) + slope * xhat, l);
     if (dbias) lanes_store(dbias, lanes_load(dbias, l) + slope, l);
   }
-  if (!n->dx) return;
-  float *dx = n->dx + row * width, share = 1.0f / (float)width;
+  if (!dx) return;
+  float share = 1.0f / (float)width;
   vf shift = splat(n->mean ? sum_of(total) * share : 0), slant = splat(sum_of(along) * share);
   EACH_LANES(l, width) {
-    vf g = norm_slope(n, row, l, mores) * lanes_load(scale, l), xhat = (lanes_load(x, l) - mean) * inv_std;
+    vf g = lanes_load(dy, l) * lanes_load(scale, l), xhat = (lanes_load(x, l) - mean) * inv_std;
     vf out = (g - shift - xhat * slant) * inv_std;
     lanes_store(dx, out, l);
     if (dsum) lanes_store(dsum, lanes_load(dsum, l) + out, l);
@@ -52,14 +57,11 @@ static void norm_job(void *user, size_t job) {
   float *dsum = n->dsum ? dscale + 2 * n->width : 0;
   memset(dscale, 0, SUMS * n->width * sizeof(float));
   size_t row = part_start(job, n->jobs, n->rows), end = part_start(job + 1, n->jobs, n->rows);
-  if (n->mores)
-    for (; row < end; row++) norm_row(n, row, dscale, dbias, dsum, n->mores);
-  else
-    for (; row < end; row++) norm_row(n, row, dscale, dbias, dsum, 0);
+  for (; row < end; row++) norm_row(n, row, dscale, dbias, dsum);
 }
 
-static void norm_run(layer_norm *n, et_context *context, const et_tensor *x, const et_tensor *scale,
-                     size_t statistics) {
+APART void norm_run(layer_norm *n, et_context *context, const et_tensor *x, const et_tensor *scale,
+                    size_t statistics) {
   n->width = scale->count;
   if (n->width == 0 || x->count % n->width || x->count / n->width != statistics)
     return et_fail(context, "the scale or the statistics do not fit x");

@@ -71,7 +71,7 @@ static size_t row_width(const axes *a, const et_tensor *x) {
   return width;
 }
 
-static void softmax_gradient(const axes *a, et_context *context, void (*job)(void *, size_t)) {
+APART void softmax_gradient(const axes *a, et_context *context, void (*job)(void *, size_t)) {
   et_tensor dy, y;
   if (!et_input(context, 0, &dy) || !et_input(context, 1, &y)) return;
   if (dy.count != y.count) return et_fail(context, "dy is not of the size of y");
