@@ -1,7 +1,7 @@
 """metrics.jsonl: one JSON object a line, few bytes an hour, safe against a torn last line.
 
 Steps are summed up for a while (2 % of the run's time so far, at most 10 s) and lines are written
-to the file once a minute, so that a memory card lives.
+to the file once a minute and before each save, so that a memory card lives.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
+
+from edge_train import metrics_resume
+from edge_train.metrics_resume import Findings
 
 NAME = "metrics.jsonl"
 _log = logging.getLogger("edge_train.progress")
@@ -37,6 +41,37 @@ class MetricsLog:
         self._sum: dict[str, Any] = {}
         self._torn = _is_torn(path)
         self._refused = False
+
+    def go_on(self, step: int) -> None:
+        """Makes the file that of a run which goes on after ``step``: no step twice, no gap unsaid.
+
+        Lines of later steps leave the file, one that says so takes their place. A file that
+        cannot be changed stays as it is: the start of this attempt tells which lines count.
+        """
+        try:
+            found = metrics_resume.read(self.path, step)
+            if found.again and not found.is_over:
+                mark = self._encoded({**found.cut(), "event": "cut", "at": round(time.time(), 1)})
+                metrics_resume.rewrite(self.path, found, mark)
+                self._torn = False
+        except OSError as error:
+            _log.warning("%s still has steps that are made again: %s", self.path, error)
+            return
+        kept = Findings.of(self._lines, step).last
+        gap = found.gap(max(found.last, kept))
+        if gap is not None:
+            self.event("gap", gap)
+
+    def sync(self) -> None:
+        """Puts all there is on the disk: a state of the run is about to be saved."""
+        self._finish_line()
+        self.flush()
+        with suppress(OSError):  # flush told of a disk that refuses
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def step(self, record: Any) -> None:
         """Adds a StepRecord; ``loss`` of a line is the mean of its finite losses."""
@@ -109,8 +144,12 @@ class MetricsLog:
         self._add({name: _short(value) for name, value in line.items()})
 
     def _add(self, line: Mapping[str, Any]) -> None:
+        self._lines.append(self._encoded(line))
+
+    @staticmethod
+    def _encoded(line: Mapping[str, Any]) -> bytes:
         text = json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        self._lines.append(text.encode("utf-8", "replace") + b"\n")
+        return text.encode("utf-8", "replace") + b"\n"
 
 
 def plain(value: Any) -> Any:

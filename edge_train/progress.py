@@ -72,6 +72,7 @@ class Progress:
         self._meter = Meter(total, step, self._clock())
         self._next = self._clock() + (_REFRESH if self._wants_bar else _FIRST_LINE)
         if self._log is not None:
+            self._log.go_on(step)
             self._log.event("start", {"total": total, "step": step, **fields})
             self._log.flush()
         if self._wants_bar:
@@ -94,6 +95,11 @@ class Progress:
         about = fields.get("reason") if "text" in fields else None
         words = [name.replace("_", " "), str(plain(about)).replace("_", " ") if about else ""]
         self._show(lambda: self._write(f"{' '.join(filter(None, words))}: {text}"))
+
+    def sync(self) -> None:
+        """Puts the log on the disk; the Trainer asks for it before each save of its state."""
+        if self._log is not None:
+            self._log.sync()
 
     def close(self, result: Any = None) -> None:
         """The run is over: ``result`` (a mapping or a dataclass) is the last line of the log."""

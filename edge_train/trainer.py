@@ -217,6 +217,7 @@ class Trainer:
             self._schedule,
             self._save_every,
             self.tell,
+            getattr(self._progress, "sync", lambda: None),
         )
         run = keeper.take_up(self._run)
         if self.module.state.is_nominal:

@@ -33,7 +33,8 @@ Tell = Callable[..., None]
 class Keeper:
     """Saves the state of ``optimizer``'s run in ``folder`` every ``every`` seconds.
 
-    ``folder`` None keeps nothing. ``tell(name, **fields)`` hears of what happens.
+    ``folder`` None keeps nothing. ``tell(name, **fields)`` hears of what happens, ``before_save``
+    is called before each: the log of a run is never behind its state.
     """
 
     def __init__(
@@ -44,13 +45,14 @@ class Keeper:
         schedule: Schedule | None,
         every: float,
         tell: Tell,
+        before_save: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder = folder
         self.bytes_written = 0
         self.saved: Path | None = None
         self.failed = ""
         self._module, self._optimizer, self._schedule = module, optimizer, schedule
-        self._every, self._tell = every, tell
+        self._every, self._tell, self._before_save = every, tell, before_save
         self._due = time.monotonic() + every
         self._kept: RunState | None = None
         self._peak = 0
@@ -130,6 +132,7 @@ class Keeper:
             return True
         schedule = {} if self._schedule is None else self._schedule.state()
         whole = replace(run, schedule=schedule, rng=random_state())
+        self._before_save()
         try:
             self.bytes_written += self.folder.save(self._optimizer.state.to_checkpoint(), whole)
         except (CheckpointError, OSError) as error:
