@@ -15,13 +15,18 @@ from support.training import module_of
 from support.zoo import ZOO, ZOO_MODELS, Case
 
 from edge_train import session
-from edge_train.api import Module
+from edge_train.api import CheckpointState, Module
 from edge_train.graph import ir, recompute_plan
+from edge_train.kernels import native
 
 DROPOUT = ZOO["transformer_decomposedLN_erf_dropout"]
 BERT = ZOO["transformer_LNop_3out_opset17"]
 MLP = ZOO["mlp_act_Tanh"]
 LSTM = ZOO["lstm_with_h0c0"]
+
+NEEDS_LIBRARY = pytest.mark.skipif(
+    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
+)
 
 
 @pytest.fixture
@@ -41,10 +46,12 @@ def running(monkeypatch: pytest.MonkeyPatch) -> list[list[ir.Node]]:
     return graphs
 
 
-def outcome(case: Case, recompute: str | Sequence[str], steps: int = 1) -> dict[str, np.ndarray]:
+def outcome(
+    case: Case, recompute: str | Sequence[str], steps: int = 1, kernels: str = "portable"
+) -> dict[str, np.ndarray]:
     """Loss, gradients and moved statistics."""
     session.set_seed(7)
-    module = module_of(case, recompute=recompute, kernels="portable")
+    module = module_of(case, recompute=recompute, kernels=kernels)
     for _ in range(steps):
         loss = module(**case.feed)
     found = {"loss": loss}
@@ -112,6 +119,44 @@ def test_a_dropout_is_made_from_its_mask(running: list[list[ir.Node]]) -> None:
     )
 
 
+@NEEDS_LIBRARY
+def test_a_fused_dropout_is_made_from_its_seed(running: list[list[ir.Node]]) -> None:
+    """In the step that overwrites and in those that add: one draw, the same mask three times."""
+    expected = outcome(DROPOUT, "none", 3, "fused")
+    assert _drops(running[-1]) == ["DrawnDropout", "SeededDropout"]
+    assert_same_bits(outcome(DROPOUT, ["drop", "sm"], 3, "fused"), expected)
+    for nodes in running[-2:]:
+        assert _drops(nodes) == ["DrawnDropout", "SeededDropout", "SeededDropout"]
+
+
+@NEEDS_LIBRARY
+def test_automatic_segments_hold_dropouts(
+    tmp_path: Path, running: list[list[ir.Node]], rng: np.random.Generator
+) -> None:
+    chain(tmp_path, 8, dropout=True)
+    x = rng.standard_normal((3, 1024)).astype(np.float32)
+    found = []
+    for choice in ("none", "auto"):
+        state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+        module = Module(tmp_path / "training_model.onnx", state, recompute=choice, kernels="fused")
+        session.set_seed(9)
+        steps = []
+        for _ in range(2):
+            module.lazy_reset_grad()
+            module(x)
+            steps.append(module.arena.gradients.copy())
+        found.append(steps)
+    np.testing.assert_array_equal(found[1], found[0])
+    assert np.any(found[0][0] != found[0][1])
+    again = _drops(running[-1])
+    assert again.count("DrawnDropout") == 8
+    assert again.count("SeededDropout") > 8 + 3
+
+
+def _drops(nodes: list[ir.Node]) -> list[str]:
+    return sorted(node.op_type for node in nodes if "Dropout" in node.op_type)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -0.0])
 def test_gates_are_exact_for_every_value(value: float, running: list[list[ir.Node]]) -> None:
     case = ZOO["mlp_act_Sigmoid"]
@@ -140,7 +185,7 @@ def test_choices_that_mean_nothing(choice: Any, error: type[Exception], text: st
         module_of(MLP, recompute=choice)
 
 
-def chain(folder: Path, layers: int) -> None:
+def chain(folder: Path, layers: int, dropout: bool = False) -> None:
     """y = tanh(y w) again and again over 4 MB tensors; every layer's output is kept."""
     nodes, weights, y = [], [], "x"
     for layer in range(layers):
@@ -148,6 +193,9 @@ def chain(folder: Path, layers: int) -> None:
         nodes.append(helper.make_node("Mul", [y, f"w{layer}"], [f"m{layer}"], f"mul{layer}"))
         nodes.append(helper.make_node("Tanh", [f"m{layer}"], [f"t{layer}"], f"tanh{layer}"))
         y = f"t{layer}"
+        if dropout:
+            nodes.append(helper.make_node("Dropout", [y], [f"d{layer}"], f"drop{layer}"))
+            y = f"d{layer}"
     nodes.append(helper.make_node("ReduceMean", [y], ["loss"], "mean", keepdims=0))
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 1024])
     loss = helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])

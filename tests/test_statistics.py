@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.child import run_python, succeed
 from support.snapshot import differences, snapshot
 from support.training import module_of, session_of
 from support.zoo import ZOO
 
 import edge_train
 from edge_train.api import Module
+from edge_train.kernels import native
 
 MLP = ZOO["mlp_CrossEntropyLoss"]
 BN = ZOO["conv_bn_maxpool_gap"]
 DROPOUT = ZOO["transformer_decomposedLN_erf_dropout"]
+KERNELS = ["portable", "fused"] if native.has_ops() else ["portable"]
 
 
 def weights(module: Module) -> dict[str, np.ndarray]:
@@ -38,6 +41,61 @@ def test_u077_the_seed_rules_dropout_and_evaluation_has_no_noise() -> None:
     assert len(set(one)) == 3
     module = module_of(DROPOUT).eval()
     assert len({float(module(**DROPOUT.feed)) for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_u077_passes_that_add_up_have_masks_of_their_own(kernels: str) -> None:
+    """Three passes without a reset: the sum of three gradients of as many masks."""
+    module = module_of(DROPOUT, kernels=kernels)
+    single = []
+    edge_train.set_seed(31)
+    for _ in range(3):
+        module.lazy_reset_grad()
+        module(**DROPOUT.feed)
+        single.append(module.arena.gradients.astype(np.float64))
+    edge_train.set_seed(31)
+    module.lazy_reset_grad()
+    for _ in range(3):
+        module(**DROPOUT.feed)
+    norm = np.linalg.norm(single[0])
+    assert np.linalg.norm(module.arena.gradients - sum(single)) < 1e-5 * norm
+    assert np.linalg.norm(single[1] - single[0]) > 1e-2 * norm
+
+
+LOSSES = """
+import sys
+import numpy as np
+import edge_train
+from edge_train.api import CheckpointState, Module
+from edge_train.kernels import native
+checkpoint, model, run, seed = sys.argv[1:]
+if seed:
+    edge_train.set_seed(int(seed))
+with np.load(run) as stored:
+    feed = {name[5:]: stored[name] for name in stored.files if name.startswith("feed.")}
+for kernels in ["portable", "fused"][: 1 + native.has_ops()]:
+    module = Module(model, CheckpointState.load_checkpoint(checkpoint), kernels=kernels)
+    print(float(module(**feed)))
+"""
+
+
+def first_losses(seed: int | str) -> list[float]:
+    """In a process of its own, by onnxruntime's kernels and by ours."""
+    files = (DROPOUT.checkpoint, DROPOUT.training_model, DROPOUT.folder / "run.npz")
+    return [float(line) for line in succeed(run_python(LOSSES, *files, seed)).split()]
+
+
+def test_u077_a_seed_means_the_same_in_every_process() -> None:
+    """There it is set before any library is loaded."""
+    edge_train.set_seed(6)
+    here = [float(module_of(DROPOUT, kernels=kernels)(**DROPOUT.feed)) for kernels in KERNELS]
+    assert first_losses(6) == here
+
+
+@pytest.mark.slow
+def test_u077_processes_without_a_seed_have_numbers_of_their_own() -> None:
+    found = np.array([first_losses("") for _ in range(3)])
+    assert all(len(set(column)) == 3 for column in found.T)
 
 
 def conv_output(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
