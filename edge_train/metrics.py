@@ -14,6 +14,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_train import metrics_multilabel
+
 Array: TypeAlias = NDArray[Any]
 #: (prediction, target) of one batch -> a mean over its rows
 UserMetric: TypeAlias = Callable[[Array, Array], float]
@@ -136,11 +138,13 @@ _NAMED: Mapping[str, Callable[[], Metric]] = {
     "f1": F1,
     "mae": lambda: MeanError("mae"),
     "rmse": lambda: MeanError("rmse"),
+    **metrics_multilabel.NAMED,
 }
 
 
 def make(metrics: Sequence[str | UserMetric]) -> list[Metric]:
-    """Fresh metrics. "accuracy", "topK" (top5), "f1", "mae", "rmse", or functions.
+    """Fresh metrics. "accuracy", "topK" (top5), "f1", "mae", "rmse", "multilabel_accuracy",
+    "multilabel_exact", "multilabel_f1_micro", "multilabel_f1_macro", or functions.
 
     A function (prediction, target) -> float gives a batch's mean; it is named by ``__name__``, and
     larger is better unless its attribute ``larger_is_better`` is False. ValueError, TypeError
@@ -180,8 +184,9 @@ def _rows_of_classes(prediction: Array, target: Array) -> tuple[Array, Array]:
         labels = (values > 0.5).astype(np.int64)
     else:
         classes = prediction.shape[1]
-        if target.shape == prediction.shape and target.dtype.kind == "f":
-            labels = target.argmax(axis=1)
+        if target.shape == prediction.shape:
+            metrics_multilabel.refuse_several(target)
+            labels = target.argmax(axis=1) if target.dtype.kind == "f" else target
         scores = np.moveaxis(prediction, 1, -1).reshape(-1, classes)
         labels = labels.reshape(-1)
     if len(labels) != len(scores) or labels.dtype.kind not in "iu":

@@ -47,6 +47,11 @@ unusable file; 74 done or stopped, but the state could not be written; 75 stoppe
 command goes on (Ctrl-C, SIGTERM, SIGHUP, a limit of the governor)
 """
 
+_METRICS = (
+    "comma-separated: accuracy, top5, f1, mae, rmse; of several labels a row multilabel_accuracy, "
+    "multilabel_exact, multilabel_f1_micro, multilabel_f1_macro"
+)
+
 #: flags for what is set most often: (flag, key, help)
 _FLAGS = (
     ("--artifacts", "artifacts", "the folder of the training artifacts"),
@@ -60,7 +65,7 @@ _FLAGS = (
     ("--seed", "training.seed", "of the order of rows and of Dropout"),
     ("--schedule", "schedule.kind", "constant, linear, cosine, one_cycle, step, plateau"),
     ("--rate", "schedule.rate", "the learning rate"),
-    ("--metrics", "evaluation.metrics", "comma-separated: accuracy, top5, f1, mae, rmse"),
+    ("--metrics", "evaluation.metrics", _METRICS),
     ("--best", "evaluation.best", "the metric that chooses the best weights (the first)"),
     ("--save-every", "saving.every", "seconds between two saves"),
     ("--memory-budget", "memory.budget", "like 200MB"),

@@ -113,7 +113,11 @@ class Judging:
     """[evaluation]: how the model is judged, and which weights are kept as the best."""
 
     every: int | None = option(None, "steps between two evaluations (after each epoch)")
-    metrics: tuple[str, ...] = option((), "accuracy, top5, f1, mae, rmse")
+    metrics: tuple[str, ...] = option(
+        (),
+        "accuracy, top5, f1, mae, rmse, multilabel_accuracy, multilabel_exact, "
+        "multilabel_f1_micro, multilabel_f1_macro",
+    )
     best: str | None = option(
         None, "the metric that chooses the best weights and that schedules watch (the first)"
     )
