@@ -43,6 +43,7 @@ class Arena:
     ) -> None:
         self.memory = memory or Memory()
         self._slots = _slots(layout)
+        self._names = tuple(self._slots)
         self._shapes = {name: tuple(shape) for name, shape in layout}
         self._size = sum(math.prod(shape) for shape in self._shapes.values())
         self._weights = self.memory.weights(self._size)
@@ -54,7 +55,7 @@ class Arena:
     @property
     def names(self) -> tuple[str, ...]:
         """The parameters in buffer order."""
-        return tuple(self._slots)
+        return self._names
 
     @property
     def size(self) -> int:

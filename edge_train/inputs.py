@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,11 +16,19 @@ from edge_train import dtypes
 from edge_train.errors import ShapeMismatch
 from edge_train.graph import ir
 from edge_train.graph.lowering import LabelRange
-from edge_train.runner import Fed, shape_of
+from edge_train.runner import SMALL, Fed
 from edge_train.runtime import onnxruntime
 
-_REMEMBERED_SHAPES = 256
 _ORT_VALUE = frozenset({onnxruntime.OrtValue})
+
+
+class _Place(NamedTuple):
+    """What was seen of an array; ``copy`` is fed in place of a small one, and filled anew."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    copy: np.ndarray | None
 
 
 class InputSpec:
@@ -34,43 +42,57 @@ class InputSpec:
             None if value.elem_type is None else dtypes.NUMPY.get(value.elem_type)
             for value in values
         )
-        # shapes that passed every check: a training loop repeats a few
-        self._accepted: set[tuple[tuple[int, ...], ...]] = set()
+        # of the last arrays, which passed every check: the next ones mostly have their shapes
+        self._places: tuple[_Place, ...] = ()
+        self._feeds: dict[str, Fed] = {}
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Fed]:
         """Positional and keyword arguments as a feed, every one checked.
 
-        Errors: TypeError (count, names, dtype, kind), ShapeMismatch (rank, width, batch),
-        ValueError (an empty axis), IndexError (a label outside its classes).
+        Arrays of at most SMALL bytes are copied to memory that stays; the feed is good until the
+        next call. Errors: TypeError (count, names, dtype, kind), ShapeMismatch (rank, width,
+        batch), ValueError (an empty axis), IndexError (a label outside its classes).
         """
-        if not kwargs and self._known(args):
-            feeds = dict(zip(self.names, args, strict=True))
-        else:
-            feeds = self._named(args, kwargs)
-            self._check(feeds)
+        if kwargs or len(args) != len(self.names):
+            args = self._named(args, kwargs)
+        if not self._takes(args):
+            self._check(args)
+            self._keep(args)
+        feeds = self._feeds
         for label in self.labels:
             check_labels(label, feeds[label.labels])
         return feeds
 
-    def _known(self, args: Sequence[Any]) -> bool:
-        """Whether these are plain arrays of the right dtypes in shapes accepted before."""
-        if len(args) != len(self.names):
+    def _takes(self, args: Sequence[Any]) -> bool:
+        """Feeds plain arrays of the dtypes and shapes of the last ones; False for any other."""
+        if not self._places:
             return False
-        shapes = []
-        for fed, dtype in zip(args, self._dtypes, strict=True):
-            if type(fed) is not np.ndarray or fed.dtype != dtype:
+        for fed, place in zip(args, self._places, strict=True):
+            if type(fed) is not np.ndarray or fed.shape != place.shape or fed.dtype != place.dtype:
                 return False
-            shapes.append(fed.shape)
-        return tuple(shapes) in self._accepted
+            if place.copy is None:
+                self._feeds[place.name] = fed
+            else:
+                place.copy[...] = fed
+        return True
 
-    def _check(self, feeds: dict[str, Any]) -> None:
+    def _check(self, args: Sequence[Any]) -> None:
         symbols: dict[str, tuple[str, int]] = {}
-        for value, dtype in zip(self.values, self._dtypes, strict=True):
-            feeds[value.name] = self._checked(value, dtype, feeds[value.name], symbols)
-        if len(self._accepted) < _REMEMBERED_SHAPES:
-            self._accepted.add(tuple([shape_of(feeds[name]) for name in self.names]))
+        for value, dtype, fed in zip(self.values, self._dtypes, args, strict=True):
+            _check(value, dtype, fed, symbols)
 
-    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _keep(self, args: Sequence[Fed]) -> None:
+        """Feeds these, and remembers what was seen of them unless there are OrtValues."""
+        self._feeds = dict(zip(self.names, args, strict=True))
+        places = []
+        for name, fed in zip(self.names, args, strict=True):
+            if isinstance(fed, np.ndarray):
+                copy = fed.copy() if fed.nbytes <= SMALL else None
+                places.append(_Place(name, fed.shape, fed.dtype, copy))
+                self._feeds[name] = fed if copy is None else copy
+        self._places = tuple(places) if len(places) == len(args) else ()
+
+    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         feeds = dict(zip(self.names, args, strict=False))
         for name, value in kwargs.items():
             if name not in self.names:
@@ -87,29 +109,24 @@ class InputSpec:
                 f"position and {sorted(kwargs)} by name"
                 + (f"; missing {missing}" if missing else "")
             )
-        return feeds
-
-    def _checked(
-        self,
-        value: ir.Value,
-        dtype: np.dtype | None,
-        fed: Any,
-        symbols: dict[str, tuple[str, int]],
-    ) -> Fed:
-        if isinstance(fed, np.ndarray):
-            if dtype is not None and fed.dtype != dtype:
-                raise TypeError(
-                    f"input '{value.name}': expected {dtype}, got {fed.dtype}; convert it with "
-                    f".astype(np.{dtype})"
-                )
-            _check_shape(value, fed.shape, symbols)
-            return fed
-        return _checked_ortvalue(value, fed, symbols)
+        return [feeds[name] for name in self.names]
 
 
-def _checked_ortvalue(
-    value: ir.Value, fed: Any, symbols: dict[str, tuple[str, int]]
-) -> onnxruntime.OrtValue:
+def _check(
+    value: ir.Value, dtype: np.dtype | None, fed: Any, symbols: dict[str, tuple[str, int]]
+) -> None:
+    if not isinstance(fed, np.ndarray):
+        _check_ortvalue(value, fed, symbols)
+        return
+    if dtype is not None and fed.dtype != dtype:
+        raise TypeError(
+            f"input '{value.name}': expected {dtype}, got {fed.dtype}; convert it with "
+            f".astype(np.{dtype})"
+        )
+    _check_shape(value, fed.shape, symbols)
+
+
+def _check_ortvalue(value: ir.Value, fed: Any, symbols: dict[str, tuple[str, int]]) -> None:
     if not isinstance(fed, onnxruntime.OrtValue):
         kind = type(fed)
         raise TypeError(
@@ -124,7 +141,6 @@ def _checked_ortvalue(
             f"of {dtypes.name_of(fed.element_type())}"
         )
     _check_shape(value, tuple(fed.shape()), symbols)
-    return fed
 
 
 def check_shapes(values: Sequence[ir.Value], feeds: Mapping[str, np.ndarray]) -> None:

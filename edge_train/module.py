@@ -107,7 +107,7 @@ class Module(ParameterBuffers):
             model, state, session_options, kernels, recompute, chosen is not None
         )
         self._layout = layout_of(self._train.roles, state)
-        self._fitting: Arena | None = None  # laid out for what this Module trains
+        self._fitting: tuple[str, ...] | None = None  # names of an Arena that was seen to fit
         self._eval: Program | None = None
         if eval_model_uri is not None:
             self._eval_source = evaluation_form(onnx_codec.load(eval_model_uri))
@@ -216,8 +216,9 @@ class Module(ParameterBuffers):
                 "the checkpoint is nominal: fill it first with copy_buffer_to_parameters"
             )
         arena = self.state.arena
-        if arena is None or arena is not self._fitting:
-            self._fitting = arena = place(self._train.roles, self._layout, self.state)
+        if arena is None or arena.names is not self._fitting:
+            arena = place(self._train.roles, self._layout, self.state)
+            self._fitting = arena.names
         return arena
 
     @property

@@ -64,12 +64,11 @@ class Trained(Protocol):
 
 
 class _Bound(NamedTuple):
-    """What a step works on; ``moments`` are those of all parameters, none in packed form."""
+    """What a step works on; ``packed``: moments of 8 bits."""
 
     group: OptimizerGroup
     arena: Arena
     packed: PackedMoments | None
-    moments: tuple[Floats, ...]
 
 
 class Optimizer:
@@ -234,12 +233,11 @@ class Optimizer:
             return bound
         check_tensors(self._spec, {name: arena.shape(name) for name in arena.names})
         packed: PackedMoments | None = None
-        moments: tuple[Floats, ...] = ()
         if self._prepare8 is not None:
             packed = optimizer_state.pack_moments(group, arena)
         else:
-            moments = optimizer_state.bind_moments(group, arena, self._rule.moments)
-        self._bound = bound = _Bound(group, arena, packed, moments)
+            optimizer_state.bind_moments(group, arena, self._rule.moments)
+        self._bound = bound = _Bound(group, arena, packed)
         return bound
 
     def _clip_factor(self, arena: Arena) -> float | None:
@@ -308,7 +306,7 @@ class Optimizer:
 
     def _part_update(self, bound: _Bound) -> fused_optimizer.PartUpdate:
         """What flushes and updates a part of the arena, given the gradients of that part."""
-        group, arena, packed, moments = bound
+        group, arena, packed = bound
         step = group.step + 1
         weights, settings, steps = arena.weights, self._settings, self._steps
         if packed is not None and self._prepare8 is not None:
@@ -317,6 +315,7 @@ class Optimizer:
             update8 = self._prepare8(steps, settings, self._learning_rate, step)
             return lambda at, g: update8(weights[at], g, codes, at)
         steps = arena.memory.steps(steps)
+        moments = tuple(map(arena.moment, range(self._rule.moments)))
         update = self._rule.prepare(steps, settings, self._learning_rate, step)
         flushed = step % _FLUSH_EVERY == 0 and settings.get("eps", 1.0) >= _FLUSH_EPS
         flushed = flushed and settings.get("momentum", 1.0) > 0  # else nobody reads the moment

@@ -12,7 +12,6 @@ from contextlib import suppress
 import numpy as np
 
 from edge_train.arena import Arena
-from edge_train.arena_memory import Floats
 from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
 from edge_train.errors import CheckpointError
 from edge_train.packed_moments import PackedMoment, PackedMoments, form_of
@@ -29,9 +28,8 @@ def group_of(state: CheckpointState) -> OptimizerGroup:
     return groups[GROUP]
 
 
-def bind_moments(group: OptimizerGroup, arena: Arena, count: int) -> tuple[Floats, ...]:
+def bind_moments(group: OptimizerGroup, arena: Arena, count: int) -> None:
     """Moves the group's ``count`` moments into the arena and leaves views of it in the group.
-    Returns the arena's buffers of them.
 
     A group without moments starts from zeros and keeps its step counter. Raises CheckpointError
     listing everything that does not fit the arena's parameters.
@@ -40,7 +38,6 @@ def bind_moments(group: OptimizerGroup, arena: Arena, count: int) -> tuple[Float
     arena.memory.to_host()
     for index in range(count):
         _bind_moment(group, arena, index)
-    return tuple([arena.moment(index) for index in range(count)])
 
 
 def pack_moments(group: OptimizerGroup, arena: Arena) -> PackedMoments:

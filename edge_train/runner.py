@@ -19,8 +19,8 @@ from edge_train.session import Rewrite, brief, make_session
 #: a tensor that goes into or comes out of a graph
 Fed: TypeAlias = np.ndarray | onnxruntime.OrtValue
 
-#: inputs of at most so many bytes are copied to memory that stays bound
-_COPIED = 1 << 15
+#: inputs of at most so many bytes are copied to memory that stays bound: binding costs more
+SMALL = 1 << 15
 
 
 class GraphRunner:
@@ -41,7 +41,7 @@ class GraphRunner:
         self._outputs = [output.name for output in self._session.get_outputs()]
         self._memory: dict[str, np.ndarray] = {}
         self._all_bound = not self._outputs
-        self._held: dict[str, np.ndarray] = {}  # copies of small inputs
+        self._fed: dict[str, np.ndarray] = {}  # small inputs that are bound
         self._order: list[str] = []  # onnxruntime returns outputs in the order they were bound
 
     def reads(self, name: str) -> bool:
@@ -66,20 +66,13 @@ class GraphRunner:
             self._order.append(name)
 
     def run(self, feeds: Mapping[str, Fed]) -> None:
-        """Runs the graph; outputs that are not bound are left for ``fetch``.
+        """Runs the graph; outputs that are not bound are left for ``fetch``. A small array that is
+        fed again is read where it was.
 
         Errors: RunError with onnxruntime's reason.
         """
         for name, value in feeds.items():
-            held = self._held.get(name)
-            if (
-                held is not None
-                and isinstance(value, np.ndarray)
-                and held.shape == value.shape
-                and held.dtype == value.dtype
-            ):
-                held[...] = value
-            else:
+            if value is not self._fed.get(name):
                 self._feed(name, value)
         if not self._all_bound:
             self._release_outputs()
@@ -92,17 +85,14 @@ class GraphRunner:
             ) from error
 
     def _feed(self, name: str, value: Fed) -> None:
-        """Binds an input; a small array through memory that stays bound for the next of its shape:
-        binding costs more than the copy."""
-        self._held.pop(name, None)
+        self._fed.pop(name, None)
         if not isinstance(value, np.ndarray):
             self._binding.bind_ortvalue_input(name, value)
-            return
-        if value.nbytes <= _COPIED:
-            self._held[name] = array = value.copy()
+        elif value.nbytes <= SMALL:
+            self._fed[name] = value
+            self._binding.bind_cpu_input(name, value)
         else:
-            array = np.ascontiguousarray(value)
-        self._binding.bind_cpu_input(name, array)
+            self._binding.bind_cpu_input(name, np.ascontiguousarray(value))
 
     def _release_outputs(self) -> None:
         """Lets onnxruntime allocate the outputs that are not bound: their sizes may change."""

@@ -309,6 +309,36 @@ def test_order_strides_and_read_only_arrays_do_not_matter() -> None:
     assert loss(locked, LABELS) == expected
 
 
+def test_each_feed_is_read_whatever_came_before(rng: np.random.Generator) -> None:
+    """Small arrays are copied to memory that stays, large ones are bound: in any order."""
+    module = module_of(CASE)
+
+    def feed(batch: int) -> tuple[np.ndarray, np.ndarray]:
+        x = rng.standard_normal((batch, *X.shape[1:]), dtype=np.float32)
+        return x, np.arange(batch, dtype=np.int64) % 2
+
+    for batch in (2, 2, 64, 64, 2, 3):
+        x, labels = feed(batch)
+        expected = float(module_of(CASE)(x, labels))
+        for fed in ((x, labels), (OrtValue(x), labels), (x, OrtValue(labels)), (x, labels)):
+            assert float(np.asarray(module(*fed))) == expected
+            module.lazy_reset_grad()
+        assert float(module(labels=labels, x=x)) == expected
+        module.lazy_reset_grad()
+
+
+def test_what_was_fed_before_stands_in_for_nothing() -> None:
+    module = module_of(CASE)
+    module(OrtValue(X), LABELS)
+    with pytest.raises(TypeError, match=r"missing \['labels'\]"):
+        module(LABELS)
+    large, labels = np.zeros((64, 3, 8, 8), np.float32), np.zeros(64, np.int64)
+    module(large, labels)
+    large.resize((64, 3, 4, 16), refcheck=False)
+    with pytest.raises(ShapeMismatch, match=r"'x'.*\(64, 3, 4, 16\)"):
+        module(large, labels)
+
+
 def test_what_is_fed_is_not_written() -> None:
     for case in (CASE, SEIZURE):
         module, feed = module_of(case), {k: v.copy() for k, v in case.feed.items()}
