@@ -82,7 +82,7 @@ class Memory:
         """Every parameter has its values now."""
 
     def check(self) -> None:
-        """Raises if the memory cannot be read any more (a mapped file that became shorter)."""
+        """Raises if the memory cannot be read any more (a mapped file that was overwritten)."""
 
     def to_host(self) -> None:
         """Makes the arrays hold what the device wrote into its copies."""

@@ -417,6 +417,47 @@ def test_a_file_that_changes_its_size_is_noticed(numbers: Path) -> None:
         device.check_pages()
 
 
+def test_a_file_that_is_overwritten_is_noticed_at_once(numbers: Path) -> None:
+    """With as many bytes: the time of its last change tells."""
+    os.utime(numbers, (10**9, 10**9))
+    device = open_device(f"file:{numbers}")
+    buffer = device.allocate()
+    assert buffer.numpy()[3] == 3
+    with open(numbers, "r+b") as file:
+        file.write(bytes(16))
+    for use in (buffer.numpy, buffer.read, device.check_pages, device.allocate):
+        with pytest.raises(ValueError, match=r"written to since, 400000 bytes as before.*place"):
+            use()
+    assert open_device(f"file:{numbers}").allocate().numpy()[3] == 0
+
+
+@pytest.mark.parametrize("what", ["replaced", "removed", "linked", "its mode", "read", "rounded"])
+def test_what_is_no_write_is_none(what: str, numbers: Path) -> None:
+    os.utime(numbers, ns=(10**18 + 1_900_000_001, 10**18 + 1_900_000_001))
+    device = open_device(f"file:{numbers}")
+    buffer = device.allocate()
+    buffer.numpy()[0] = -1  # a private page: our own writes are none to the file
+    if what == "replaced":
+        numbers.with_name("new").write_bytes(bytes(8))
+        os.replace(numbers.with_name("new"), numbers)
+    elif what == "removed":
+        numbers.unlink()
+    elif what == "linked":
+        os.link(numbers, numbers.with_name("more"))
+    elif what == "its mode":
+        numbers.chmod(0o600)
+    elif what == "read":
+        numbers.read_bytes()
+    else:  # as FAT has it when the card was out of memory for a while: 2 s, rounded down
+        os.utime(numbers, ns=(10**18, 10**18))
+    device.check_pages()
+    assert buffer.numpy()[:2].tolist() == [-1, 1]
+    if what == "rounded":
+        os.utime(numbers, ns=(10**18 - 200_000_000, 10**18 - 200_000_000))
+        with pytest.raises(ValueError, match="written to since"):
+            device.check_pages()
+
+
 def test_an_empty_file_is_an_empty_buffer(numbers: Path) -> None:
     numbers.write_bytes(b"")
     buffer = open_device(f"file:{numbers}").allocate()

@@ -313,33 +313,42 @@ def test_a_mapped_checkpoint_trains_as_a_read_one(
     assert path.read_bytes() == case.checkpoint.read_bytes()
 
 
-def test_saving_over_a_mapped_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [False, True])
+def test_saving_over_a_mapped_checkpoint(keep: bool, tmp_path: Path) -> None:
     """Our saves replace the file, so that the mapped one lives on."""
     path = tmp_path / "checkpoint"
     path.write_bytes(BN.checkpoint.read_bytes())
+    os.utime(path, (10**9, 10**9))
     state = CheckpointState.load_checkpoint(path, device="file")
     module = Module(BN.training_model, state)
     optimizer = Optimizer(BN.optimizer_model, module)
     for _ in range(3):
         train(module, optimizer, BN, 1)
-        CheckpointState.save_checkpoint(state, path)
+        CheckpointState.save_checkpoint(state, path, keep_previous=keep)
+    state.check_pages()
     saved, live = snapshot(CheckpointState.load_checkpoint(path)), snapshot(state)
     assert differences(saved, {name: live[name] for name in saved}) == []
 
 
-@pytest.mark.parametrize("change", ["shorter", "longer"])
+@pytest.mark.parametrize("change", ["shorter", "longer", "as long", "as long, older"])
 def test_u047_a_mapped_file_that_is_overwritten_in_place_is_noticed(
     change: str, tmp_path: Path
 ) -> None:
     """Before its pages are used: no bus error."""
     path = tmp_path / "checkpoint"
     path.write_bytes(BN.checkpoint.read_bytes())
+    os.utime(path, (10**9, 10**9))
     state = CheckpointState.load_checkpoint(path, device="file")
     module = Module(BN.training_model, state, BN.eval_model)
     module(**BN.feed)
     flat = module.get_contiguous_parameters()
     if change == "shorter":
         os.truncate(path, 0)
+    elif change.startswith("as long"):
+        with open(path, "r+b") as file:
+            file.write(BN.checkpoint.read_bytes()[::-1])
+        if change.endswith("older"):  # as rsync --inplace --times leaves it
+            os.utime(path, (10**9 - 60, 10**9 - 60))
     else:
         with open(path, "ab") as file:
             file.write(b"more")

@@ -53,7 +53,7 @@ class MappedFiles:
         return view
 
     def check(self) -> None:
-        """CheckpointError when a file became longer or shorter since it was mapped."""
+        """CheckpointError when a file was written to since it was mapped."""
         for device, _ in self._files.values():
             try:
                 device.check_pages()

@@ -90,8 +90,8 @@ class CheckpointState:
 
         ``device`` is where a Module will put the parameters (see there). "file" maps the checkpoint
         instead of reading it: frozen parameters cost no private memory. Such a file may be
-        replaced, as every save here does, but not be overwritten in place; that is noticed when its
-        size changes (CheckpointError at the next step or save).
+        replaced, as every save here does, but not be overwritten in place; that is noticed by
+        its size and its time (CheckpointError at the next step or save).
         """
         files_of, memory = _memory_for(checkpoint_uri, device)
         with (
@@ -202,7 +202,7 @@ class CheckpointState:
             parameter.choose(name in names)
 
     def check_pages(self) -> None:
-        """Raises when a mapped file became longer or shorter: its pages cannot be trusted.
+        """Raises when a mapped file was written to: its pages cannot be trusted.
 
         Errors: CheckpointError for the checkpoint, ValueError for the file of another device.
         """

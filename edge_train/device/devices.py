@@ -19,6 +19,10 @@ from edge_train.device.names import DeviceName, parse
 from edge_train.device.pages import Host, Wish
 from edge_train.host_arrays import host_array
 
+# ns that a file's time may go back without a write: some file systems keep it less exactly on the
+# disk than in memory
+_ROUNDED = 2_000_000_000
+
 
 @dataclass(frozen=True)
 class DeviceInfo:
@@ -100,14 +104,15 @@ class FileDevice(Device):
     the pages written to; the file never changes.
 
     The file must not be overwritten in place while it is mapped: replace it (as edge_train's own
-    saves do). ``check_pages`` notices one that became longer or shorter.
+    saves do). ``check_pages`` notices one that was written to, by its size and its time.
     """
 
     def __init__(self, name: DeviceName, api: native.Api | None, descriptor: int) -> None:
         super().__init__(name, api)
         self.path = os.path.abspath(name.argument)
         self._file = _Descriptor(descriptor)
-        self.file_size = os.fstat(descriptor).st_size
+        found = os.fstat(descriptor)
+        self.file_size, self._written = found.st_size, found.st_mtime_ns
 
     @classmethod
     def of_descriptor(cls, name: DeviceName, descriptor: int) -> FileDevice:
@@ -132,14 +137,22 @@ class FileDevice(Device):
         return DeviceBuffer(self, pages, kind, shape)
 
     def check_pages(self) -> None:
-        """ValueError when the file is longer or shorter than it was when it was mapped."""
-        size = os.fstat(self._file.number).st_size
-        if size != self.file_size:
-            raise ValueError(
-                f"file '{self.path}' is mapped and had {self.file_size} bytes, now it has {size}: "
-                "it was overwritten in place. Replace files instead (write another and rename "
-                "it), and load this one again"
-            )
+        """ValueError when the file was written to since it was mapped.
+
+        Its size tells, or the time of its last change: not before the clock of the file system
+        moves on (a few ms; 2 s on FAT). To replace, rename or remove a file does not change it.
+        """
+        now = os.fstat(self._file.number)
+        if now.st_size != self.file_size:
+            what = f"had {self.file_size} bytes, now it has {now.st_size}"
+        elif not -_ROUNDED < now.st_mtime_ns - self._written <= 0:
+            what = f"was written to since, {now.st_size} bytes as before"
+        else:
+            return
+        raise ValueError(
+            f"file '{self.path}' is mapped and {what}: it was overwritten in place. Replace files "
+            "instead (write another and rename it), and load this one again"
+        )
 
     def info(self) -> DeviceInfo:
         """The file and its size."""

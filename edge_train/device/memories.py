@@ -210,12 +210,12 @@ class FileMemory(Memory):
         return None if entry is None else self._part(entry).reshape(entry.shape)
 
     def writing(self) -> AbstractContextManager[object]:
-        """Looks at the file's size first: a page that is gone cannot be written to."""
+        """Looks at the file first: a page that is gone cannot be written to."""
         self.check()
         return super().writing()
 
     def check(self) -> None:
-        """ValueError when the file became longer or shorter."""
+        """ValueError when the file was written to."""
         self._device.check_pages()
 
     def _part(self, entry: Entry) -> Floats:
