@@ -48,7 +48,8 @@ def pack_moments(group: OptimizerGroup, arena: Arena) -> PackedMoments:
     if arena.memory.name.startswith("opencl"):
         raise ValueError(
             f"moments='8bit' needs the moments in the process's memory; on the device "
-            f"'{arena.memory.name}' they are float32"
+            f"'{arena.memory.name}' they are float32. Leave moments= out for that device, or load "
+            "the checkpoint again and leave the device out: 8-bit moments are stepped on the CPU"
         )
     check_fits(group, arena, 2)
     form = form_of(group)

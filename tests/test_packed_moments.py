@@ -15,6 +15,7 @@ from support.optimizer_graphs import FakeModule
 from edge_train import demo
 from edge_train.api import CheckpointState, Module, Optimizer
 from edge_train.arena import Arena
+from edge_train.arena_memory import Memory
 from edge_train.errors import CheckpointError
 from edge_train.optimizer import reset_group
 from edge_train.packed_moments import PackedMoment
@@ -248,3 +249,14 @@ def test_the_mlps_curve_of_220_steps_drifts_by_less_than_a_thousandth(tmp_path: 
     assert away.max() <= 1e-2
     # the measure can fail
     assert np.abs(_curve(tmp_path, "float32", weight_decay=0.5) - expected).mean() > 1e-3
+
+
+def test_a_device_with_kernels_of_its_own_is_refused_with_the_way_out() -> None:
+    class Device(Memory):
+        name = "opencl:0"
+
+    module = FakeModule(arena=Arena([("w", (2, 3))], Device()))
+    with pytest.raises(ValueError, match=r"(?s)'opencl:0' they are float32. Leave moments= out"):
+        Optimizer(ADAMW, module, moments="8bit")
+    module.fill(1)
+    assert Optimizer(ADAMW, module).step()  # what it says works
