@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
+from edge_train.errors import ArtifactError
 from edge_train.graph import ir
 from edge_train.graph.onnx_schema import SequenceTypeProto
 
@@ -19,14 +22,20 @@ def read_type(message: Any) -> tuple[int | None, tuple[ir.Dim, ...] | None]:
 
 def tensors_of(value: ir.Value) -> tuple[int | None, tuple[ir.Dim, ...] | None] | None:
     """Element type and dims that a value declares for the tensors of its sequence; None for a value
-    that is declared as anything else.
+    that is declared as anything else. Raises ArtifactError for a type that cannot be read.
     """
     if value.type_proto is None:
         return None
-    message = SequenceTypeProto.FromString(value.type_proto)
-    if not message.HasField("sequence_type"):
-        return None
-    return read_type(message.sequence_type.elem_type)
+    try:
+        message = SequenceTypeProto.FromString(value.type_proto)
+        if not message.HasField("sequence_type"):
+            return None
+        return read_type(message.sequence_type.elem_type)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise ArtifactError(
+            f"the type of '{value.name}' cannot be read ({error}): the graph is damaged; copy or "
+            "generate it again"
+        ) from error
 
 
 def _dim(message: Any) -> ir.Dim:
