@@ -109,13 +109,21 @@ class MetricsLog:
             self._append(b"\n" + data if self._torn else data)
         except OSError as error:
             self._torn = True  # a part may have been written
-            del self._lines[:-_MOST_KEPT]
+            self._drop()
             if not self._refused:
                 self._refused = True
                 _log.warning("%s cannot be written: %s; training goes on", self.path, error)
             return
         self._torn = self._refused = False
         self._lines.clear()
+
+    def _drop(self) -> None:
+        """Forgets the oldest lines where there are too many; one that says so stays of them."""
+        if len(self._lines) <= _MOST_KEPT:
+            return
+        gap = metrics_resume.dropped(self._lines[:-_MOST_KEPT])
+        mark = [] if gap is None else [self._encoded({**gap, "event": "gap"})]
+        self._lines[:-_MOST_KEPT] = mark
 
     def close(self) -> None:
         """Writes everything."""

@@ -7,6 +7,7 @@ after the lines of its steps are in the log, so that nothing before it is missin
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 from edge_train import atomic
 
 #: events that a resumed run comes by again; all others happened once
-_REPEATED = frozenset(("evaluation", "skipped"))
+_REPEATED = frozenset(("evaluation", "gap", "skipped"))
 _STEP = re.compile(rb'"step":(\d+)')  # quotes inside of texts are escaped: no text looks like it
 
 
@@ -79,6 +80,18 @@ class Findings:
             return None
         text = f"nothing was kept of steps {last + 1} to {self.step}"
         return {"step": self.step, "after": last, "text": text}
+
+
+def dropped(lines: Iterable[bytes]) -> dict[str, Any] | None:
+    """The gap that lines leave which no file took; None where they tell of no steps."""
+    first, last = math.inf, 0
+    for raw in lines:
+        line = json.loads(raw)
+        if "event" not in line:
+            first, last = min(first, line["step"] - line["steps"]), line["step"]
+        elif line["event"] == "gap":
+            first, last = min(first, line["after"]), line["step"]
+    return None if last <= first else Findings(last).gap(int(first))
 
 
 def is_again(raw: bytes, step: int) -> bool:

@@ -195,6 +195,28 @@ def test_a_disk_that_refuses_does_not_stop_a_save(tmp_path: Path) -> None:
     assert steps_of(read_metrics(tmp_path / "file" / "m")[0]) == [1]
 
 
+def test_steps_that_a_refusing_disk_made_us_forget_are_a_gap(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    log = MetricsLog(tmp_path / "file" / "m", clock=lambda: 0.0)
+    log.event("start", {"step": 0})
+    for step in range(1, 6001):
+        log.step(replace(RECORD, step=step))
+        log._finish_line()
+        if step % 500 == 0:
+            log.flush()
+    (tmp_path / "file").unlink()
+    log.close()
+    lines, broken = read_metrics(tmp_path / "file" / "m")
+    assert broken == 0
+    assert lines[0]["text"] == "nothing was kept of steps 1 to 4000"
+    assert steps_of(lines) == list(range(4001, 6001))
+    # one that goes on in the midst of it tells of what it lacks itself
+    after = gone_on(tmp_path / "file" / "m", 3000)
+    assert [line["text"] for line in after if line.get("event") == "gap"] == [
+        "nothing was kept of steps 1 to 3000"
+    ]
+
+
 #: saves every 7th step by a clock that counts steps, writes its log every 4th step besides; the
 #: parent loads everything but makes no session: a fork of it starts at once
 _CHILD = """

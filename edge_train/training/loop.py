@@ -27,7 +27,9 @@ Callback = Callable[[StepRecord], "bool | StopReason | None"]
 
 
 class Shows(Protocol):
-    """What the loop needs of ``edge_train.progress.Progress``."""
+    """What the loop needs of ``edge_train.progress.Progress``. A ``sync()``, where there is one, is
+    called before each save.
+    """
 
     def start(self, total: int | None, step: int = 0, **fields: Any) -> None: ...
     def step(self, record: StepRecord) -> None: ...
