@@ -11,13 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-
 from edge_train.arena import Arena
 from edge_train.arena_memory import Floats
 from edge_train.checkpoint.state import OptimizerGroup
 from edge_train.kernels import Steps, pool
-from edge_train.session import thread_count
 
 #: updates the part of the Arena that a slice says from the gradients of that part
 PartUpdate = Callable[[slice, Floats], None]
@@ -102,29 +99,37 @@ class FusedPass:
         group: OptimizerGroup,
         update: PartUpdate,
         skips_nonfinite: bool,
+        threads: int,
     ) -> None:
         self.outcome = Outcome()
         self._arena, self._steps, self._group = arena, steps, group
         self._update, self._skips = update, skips_nonfinite
+        self._threads = threads
 
     def update(self, name: str, gradient: Floats, loss: Floats) -> None:
         """Updates a parameter in place from its flat gradient, unless the step is left out."""
         outcome = self.outcome
-        if self._skips and not outcome.updated and not np.isfinite(loss).all():
+        if self._skips and not outcome.updated and not self._steps.all_finite(loss):
             outcome.loss_is_finite = False
         if not outcome.loss_is_finite:
             return
         if self._skips and not self._steps.all_finite(gradient):
             outcome.left_out.append(name)
             return
-        whole = self._arena.slot(name)
+        self._update_parts(self._arena.slot(name), gradient)
+        outcome.updated.append(name)
+
+    def _update_parts(self, whole: slice, gradient: Floats) -> None:
+        parts = pool.pieces(gradient.size)
+        if self._threads == 1 or len(parts) == 1:
+            self._update(whole, gradient)
+            return
 
         def work(part: slice) -> None:
             at = slice(whole.start + part.start, whole.start + part.stop)
             self._update(at, gradient[part])
 
-        pool.shared(thread_count()).each(work, pool.pieces(gradient.size), joins=True)
-        outcome.updated.append(name)
+        pool.shared(self._threads).each(work, parts, joins=True)
 
     def finish(self) -> None:
         """Counts the step if it moved anything."""

@@ -279,7 +279,9 @@ class Optimizer:
         """The updates of a training step that are made while it runs (``fuse_optimizer=True``)."""
         bound, skips = self._bind(), self._settings["skip_nonfinite"]
         work = self._part_update(bound)
-        return fused_optimizer.FusedPass(arena, self._steps, bound.group, work, skips)
+        return fused_optimizer.FusedPass(
+            arena, self._steps, bound.group, work, skips, self._threads
+        )
 
     def _update(self, bound: _Bound, factor: float) -> None:
         """Scales, flushes and updates part by part, while a part is in the cache."""
