@@ -299,11 +299,12 @@ class Optimizer:
         if steps is not self._steps and packed is None:
             parts = (slice(0, arena.size),)  # a device of its own takes the buffers whole
         with arena.memory.writing():
-            self._each(work, parts, factor == 1.0)
+            if factor == 1.0 and (self._threads == 1 or len(parts) == 1):
+                update(slice(0, arena.size), gradients)
+            else:
+                self._each(work, parts, factor == 1.0)
 
     def _each(self, work: Callable[[slice], T], parts: Sequence[slice], joins: bool) -> list[T]:
-        if len(parts) == 1:
-            return [work(parts[0])]
         return pool.shared(self._threads).each(work, parts, joins)
 
     def _part_update(self, bound: _Bound) -> fused_optimizer.PartUpdate:

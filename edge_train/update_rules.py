@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_train import kernels
-from edge_train.kernels import AdamWScalars, Packed, Steps
+from edge_train.kernels import AdamWScalars, Packed, Steps, adamw_scalars
 from edge_train.kernels.packed import Floats
 from edge_train.optimizer_spec import OptimizerSpec
 
@@ -41,10 +41,11 @@ class Rule:
 
 
 def _adamw_rule(spec: OptimizerSpec) -> Rule:
+    mode, correct_bias = spec.mode, spec.correct_bias
+
     def scalars(settings: Settings, lr: float, step: int) -> AdamWScalars:
-        numbers = settings["betas"], settings["eps"], settings["weight_decay"]
-        mode, correct_bias = spec.mode, spec.correct_bias
-        return kernels.adamw_scalars(lr, *numbers, step, mode=mode, correct_bias=correct_bias)
+        betas, eps, decay = settings["betas"], settings["eps"], settings["weight_decay"]
+        return adamw_scalars(lr, betas, eps, decay, step, mode=mode, correct_bias=correct_bias)
 
     def prepare(steps: Steps, settings: Settings, lr: float, step: int) -> Update:
         s = scalars(settings, lr, step)
