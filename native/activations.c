@@ -73,6 +73,13 @@ INLINE vf leaky_relu_slope(vf dy, vf y, float alpha) {
   return dy * choose(y > 0.0f, splat(1.0f), splat(alpha));
 }
 
+/* y = x s, s = clip(x / 6 + 1/2, 0, 1): dy (s + x / 6 between the bounds). */
+INLINE vf hard_swish_slope(vf dy, vf x, float alpha) {
+  (void)alpha;
+  vf sixth = x * (1.0f / 6.0f);
+  return dy * (clamp(sixth + 0.5f, 0.0f, 1.0f) + (vf)((vi)sixth & (size_of(x) < 3.0f)));
+}
+
 /* A part of a row in whole vectors: all that the row has of them, then its end among zeros. */
 typedef struct strip {
   const float *x, *dy, *bias;
@@ -194,6 +201,7 @@ GRADIENT(sigmoid_slope)
 GRADIENT(tanh_slope)
 GRADIENT(relu_slope)
 GRADIENT(leaky_relu_slope)
+GRADIENT(hard_swish_slope)
 
 /* --- dropout backwards: mask ? scale dy : 0 --- */
 typedef struct dropped {

@@ -24,8 +24,8 @@ enum { HELD = 16384 }; /* numbers that are added up in float32 before the sums g
 
 /* Sums over a channel of a and of a b, where a = x - shift and b = a, or, with dy, a = dy and
  * b = x - shift. */
-static void channel_sums(const batchnorm *t, size_t channel, size_t images, float shift, const float *dy,
-                         double *sum, double *dot) {
+APART void channel_sums(const batchnorm *t, size_t channel, size_t images, float shift, const float *dy,
+                        double *sum, double *dot) {
   vf s[CHAINS] = {{0}}, q[CHAINS] = {{0}};
   *sum = *dot = 0;
   for (size_t n = 0, held = 0; n < images; n++) {
@@ -33,13 +33,14 @@ static void channel_sums(const batchnorm *t, size_t channel, size_t images, floa
     const float *x = t->x + at, *first = dy ? dy + at : x;
     vf offset = splat(dy ? 0 : shift);
     for (; p + CHAINS * VL <= t->p; p += CHAINS * VL)
+#pragma GCC unroll 4
       for (int j = 0; j < CHAINS; j++) {
         vf b = load(x + p + j * VL) - splat(shift), a = load(first + p + j * VL) - offset;
         s[j] += a, q[j] += a * b;
       }
-    for (int j = 0; p + VL <= t->p; p += VL, j++) {
+    for (; p + VL <= t->p; p += VL) {
       vf b = load(x + p) - splat(shift), a = load(first + p) - offset;
-      s[j] += a, q[j] += a * b;
+      s[1] += a, q[1] += a * b;
     }
     if (rest) {
       vi inside = lane_bits() < (vi){0} + (1 << rest);
@@ -49,17 +50,18 @@ static void channel_sums(const batchnorm *t, size_t channel, size_t images, floa
     if ((held += t->p) < HELD && n + 1 < images) continue;
     *sum += (double)sum_of((s[0] + s[1]) + (s[2] + s[3]));
     *dot += (double)sum_of((q[0] + q[1]) + (q[2] + q[3]));
+#pragma GCC unroll 4
     for (int j = 0; j < CHAINS; j++) s[j] = q[j] = (vf){0};
     held = 0;
   }
 }
 
-/* y = x * slope + offset for one plane (x and other may be one array). */
-static void plane_affine(float *y, const float *x, const float *other, float slope, float other_slope,
-                         float offset, size_t count) {
+/* dx = a dy + b (x - mean) + c for one plane. */
+APART void plane_affine(float *dx, const float *dy, const float *x, float mean, float a, float b, float c,
+                        size_t count) {
   EACH_LANES(l, count) {
-    vf b = splat(other_slope) * lanes_load(other, l) + splat(offset);
-    lanes_store(y, splat(slope) * lanes_load(x, l) + b, l);
+    vf rest = splat(b) * (lanes_load(x, l) - splat(mean)) + splat(c);
+    lanes_store(dx, splat(a) * lanes_load(dy, l) + rest, l);
   }
 }
 
@@ -84,6 +86,7 @@ static void batchnorm_plane(const batchnorm *t, size_t plane, float mean, float 
   size_t p = 0;
   for (; p + CLIP_BLOCK <= t->p; p += CLIP_BLOCK) {
     uint32_t all = 0;
+#pragma GCC unroll 4
     for (int j = 0; j < CLIP_BLOCK / VL; j++) {
       vf v = (load(x + p + j * VL) - splat(mean)) * splat(gain) + splat(bias);
       if (bits) {
@@ -124,7 +127,7 @@ static void batchnorm_gradient_channel(const batchnorm *t, size_t channel) {
   float b = (float)(-(double)a * (double)inv_std * dot / count), c = (float)(-(double)a * dbias / count);
   for (size_t n = 0; n < t->n; n++) {
     size_t at = (n * t->c + channel) * t->p;
-    plane_affine(t->y + at, t->dy + at, t->x + at, a, b, c - b * mean, t->p);
+    plane_affine(t->y + at, t->dy + at, t->x + at, mean, a, b, c, t->p);
   }
 }
 

@@ -17,21 +17,23 @@
 #include "conv_general.c"
 #if !defined(ET_FEW)
 #include "activations.c"
-#include "batchnorm.c"
-#include "layer_norm.c"
-#include "softmax.c"
 #endif
-
 /* Small rather than quick: no loop here gains from -O3's copies of itself. */
 #pragma GCC push_options
+#if !defined(__OPTIMIZE_SIZE__)
 #pragma GCC optimize("O2")
+#endif
 #include "recurrent.c"
 #include "lstm.c"
 #include "gru.c"
 #if !defined(ET_FEW)
+#include "batchnorm.c"
+#include "layer_norm.c"
+#include "softmax.c"
 #include "cross_entropy.c"
 #include "dropout.c"
 #include "gather.c"
+#include "group_norm.c"
 #include "heads.c"
 #include "pool.c"
 #endif
@@ -81,7 +83,11 @@ void __attribute__((optimize("Os"))) NAMED(ET_ISA)(et_ops *ops) {
   et_add(ops, "CrossEntropyGrad ff*F f", sizeof(loss_form), loss_create, entropy_gradient, 0);
   et_add(ops, "CrossEntropyWithGrad ff*F ff", sizeof(loss_form), loss_create, entropy_both, 0);
   et_add(ops, "SimplifiedLayerNormalizationGrad ffff FF", 0, 0, rms_norm_grad, 1);
-  et_add(ops, "MaxPool f fu", sizeof(pool_state), pool_create, pool_compute, 0);
-  et_add(ops, "MaxPoolGrad fuiU f", sizeof(pool_state), pool_create, pool_gradient, 0);
+  et_add(ops, "MaxPool f fu", sizeof(pool_state), max_pool_create, pool_compute, 0);
+  et_add(ops, "MaxPoolGrad fuiU f", sizeof(pool_state), max_pool_create, pool_gradient, 0);
+  et_add(ops, "AveragePoolGrad fiU f", sizeof(pool_state), pool_create, average_gradient, 0);
+  et_add(ops, "HardSwishGrad ffF fF", sizeof(curve), curve_create, hard_swish_slope_compute, 1);
+  et_add(ops, "GroupNormalizationGrad fff FFF", sizeof(group_norm_state), group_norm_create,
+         group_norm_gradient, 1);
 #endif
 }

@@ -26,6 +26,11 @@ static inline void lanes_store(float *p, vf v, lanes l) {
     store_part(p + l.at, v, l.count);
 }
 
+/* to = a + b, which may be `to`. */
+APART void add_rows(float *to, const float *a, const float *b, size_t width) {
+  EACH_LANES(l, width) lanes_store(to, lanes_load(a, l) + lanes_load(b, l), l);
+}
+
 /* out (width) = what the jobs have summed up, each in a row of `stride`: in their order. */
 static inline void add_jobs(float *out, const float *sums, size_t width, size_t stride, size_t jobs) {
   EACH_LANES(l, width) {

@@ -18,10 +18,7 @@ typedef struct layer_norm {
 /* dy of a row: the sum of all that arrive, at `to` where there are several. */
 APART const float *norm_slope(const layer_norm *n, size_t row, float *to) {
   const float *dy = n->dy + row * n->width;
-  for (size_t i = 0; i < n->mores; i++, dy = to) {
-    const float *more = n->more[i] + row * n->width;
-    EACH_LANES(l, n->width) lanes_store(to, lanes_load(dy, l) + lanes_load(more, l), l);
-  }
+  for (size_t i = 0; i < n->mores; i++, dy = to) add_rows(to, dy, n->more[i] + row * n->width, n->width);
   return dy;
 }
 

@@ -1,5 +1,5 @@
-/* MaxPool over two axes with its gradient. The forward pass leaves a byte an output: the tap that was the
- * largest, the first one of equals.
+/* MaxPool over two axes with its gradient, and that of AveragePool. MaxPool's forward pass leaves a byte an
+ * output: the tap that was the largest, the first one of equals.
  *
  * A row of x is split into its phases (columns p, p + stride, ...), so that the outputs of a tap are
  * neighbours. Pads are the lowest number, which never is larger than anything; so does onnxruntime. */
@@ -11,6 +11,7 @@ typedef struct pool {
   float *y;       /* or dx */
   uint8_t *taps;
   const uint8_t *bits;
+  const float *shares[2]; /* of an average, by row and by column of dy */
   window at;
   size_t planes, h, wide, kh, kw, oh, ow, phase, jobs;
   float *memory;
@@ -19,6 +20,7 @@ typedef struct pool {
 typedef struct pool_state {
   window at;
   size_t kernel[2];
+  int padded; /* whether an average counts the pads */
 } pool_state;
 
 static const char *pool_create(void *state, const et_attributes *attributes) {
@@ -26,11 +28,18 @@ static const char *pool_create(void *state, const et_attributes *attributes) {
   int64_t kernel[2];
   if (et_attr_ints(attributes, "kernel_shape", kernel, 2) != 2) return "a pool needs a kernel of two axes";
   for (int i = 0; i < 2; i++) {
-    if (kernel[i] < 1 || kernel[i] > 255) return "a pool's kernel is from 1 to 255";
+    if (kernel[i] < 1 || kernel[i] > 1 << 20) return "a pool's kernel is from 1 to 2^20";
     s->kernel[i] = (size_t)kernel[i];
   }
-  if (s->kernel[0] * s->kernel[1] > 255) return "a pool's kernel has 255 elements at most";
+  s->padded = et_attr_int(attributes, "count_include_pad", 0) != 0;
   return window_read(&s->at, attributes);
+}
+
+static const char *max_pool_create(void *state, const et_attributes *attributes) {
+  const char *error = pool_create(state, attributes);
+  const size_t *kernel = ((const pool_state *)state)->kernel;
+  if (error || (kernel[0] <= 255 && kernel[0] * kernel[1] <= 255)) return error;
+  return "a pool's kernel has 255 elements at most";
 }
 
 static int pool_sizes(pool *p, const pool_state *s, et_context *context, size_t h, size_t wide) {
@@ -148,4 +157,80 @@ static void pool_gradient(const void *state, et_context *context) {
   p.bits = bits_input(context, 3, p.planes, dim[2] * dim[3]);
   p.y = et_output(context, 0, dim, 4);
   if (p.y && !et_failed(context)) et_parallel(context, pool_back_job, p.jobs, &p);
+}
+
+/* 1 / (the elements that a window has along an axis). */
+static void average_shares(const pool *p, int axis, float *shares, int padded) {
+  size_t count = axis ? p->ow : p->oh, kernel = axis ? p->kw : p->kh, size = axis ? p->wide : p->h;
+  for (size_t i = 0; i < count; i++) {
+    size_t inside = padded ? kernel : 0, first = i * p->at.stride[axis] - p->at.pad[axis]; /* wraps in pads */
+    for (size_t k = 0; k < kernel && !padded; k++) inside += first + k * p->at.dilation[axis] < size;
+    shares[i] = 1 / (float)most(inside, 1);
+  }
+}
+
+/* One row of dy (ow) spread over a row of x, which it returns: a row of zeros by phases, to which each tap
+ * adds all of dy at once, then the phases in turn. Vectors run on into the room behind. */
+static const float *average_row(const pool *p, const float *dy, float share, float *memory) {
+  size_t stride = p->at.stride[1], left = p->at.pad[1];
+  float *phases = memory + p->ow + VL, *row = phases + stride * p->phase;
+  EACH_LANES(l, p->ow)
+  store(memory + l.at, lanes_load(dy, l) * lanes_load(p->shares[1], l) * share);
+  memset(phases, 0, stride * p->phase * sizeof(float));
+  for (size_t k = 0; k < p->kw; k++) {
+    size_t step = k * p->at.dilation[1];
+    float *to = phases + step % stride * p->phase + step / stride;
+    for (size_t i = 0; i < p->ow; i += VL) store(to + i, load(to + i) + load(memory + i));
+  }
+  if (stride == 1) return phases + left;
+  for (size_t q = 0; q < stride; q++) {
+    const float *from = phases + q * p->phase + (q < left ? (left - q + stride - 1) / stride : 0);
+    for (size_t i = (q + stride - left % stride) % stride; i < p->wide; i += stride) row[i] = *from++;
+  }
+  return row;
+}
+
+static void average_back_job(void *user, size_t job) {
+  const pool *p = user;
+  size_t size = p->h * p->wide;
+  float *memory = p->memory + job * (p->ow + VL + p->at.stride[1] * p->phase + p->wide);
+  for (size_t c = part_start(job, p->jobs, p->planes); c < part_start(job + 1, p->jobs, p->planes); c++) {
+    float *dx = p->y + c * size;
+    memset(dx, 0, size * sizeof(float));
+    for (size_t r = 0; r < p->oh; r++) {
+      const float *row = average_row(p, p->x + (c * p->oh + r) * p->ow, p->shares[0][r], memory);
+      for (size_t k = 0; k < p->kh; k++) {
+        size_t to = r * p->at.stride[0] + k * p->at.dilation[0] - p->at.pad[0]; /* wraps in the pads */
+        if (to < p->h) add_rows(dx + to * p->wide, dx + to * p->wide, row, p->wide);
+      }
+    }
+    if (p->bits) masked_range(dx, dx, p->bits + c * plane_bytes(size), 0, size);
+  }
+}
+
+/* dy, the shape of x, bits? -> dx */
+static void average_gradient(const void *state, et_context *context) {
+  et_tensor dy, shape;
+  if (!et_input(context, 0, &dy) || !et_input(context, 1, &shape)) return;
+  if (dy.rank != 4 || shape.count != 4)
+    return et_fail(context, "the gradient of a pool needs dy (N, C, OH, OW)");
+  const int64_t *dims = shape.data;
+  size_t dim[4] = {dy.dim[0], dy.dim[1], (size_t)dims[2], (size_t)dims[3]};
+  pool p = {.x = dy.data, .planes = dy.dim[0] * dy.dim[1]};
+  if (!pool_sizes(&p, state, context, dim[2], dim[3])) return;
+  if (p.oh != dy.dim[2] || p.ow != dy.dim[3])
+    return et_fail(context, "dy has another shape than the pool's output");
+  p.bits = bits_input(context, 2, p.planes, dim[2] * dim[3]);
+  p.y = et_output(context, 0, dim, 4);
+  size_t stride = p.at.stride[1], reach = p.ow + (p.kw - 1) * p.at.dilation[1] / stride;
+  p.phase = most(reach, panels(p.at.pad[1] + p.wide, stride)) + VL;
+  if (too_large((double)stride * (double)p.phase))
+    et_fail(context, "the padded image of a pool is too large");
+  float *shares = et_scratch(context, (p.oh + p.ow) * sizeof(float));
+  p.memory = et_scratch(context, most(p.jobs, 1) * (p.ow + VL + stride * p.phase + p.wide) * sizeof(float));
+  if (!p.y || et_failed(context)) return;
+  p.shares[0] = shares, p.shares[1] = shares + p.oh;
+  for (int axis = 0; axis < 2; axis++)
+    average_shares(&p, axis, shares + (axis ? p.oh : 0), ((const pool_state *)state)->padded);
+  et_parallel(context, average_back_job, p.jobs, &p);
 }

@@ -17,6 +17,7 @@ static void softmax_row(const float *dy, const float *y, float *dx, size_t width
   vf sums[4] = {{0}, {0}, {0}, {0}};
   size_t i = 0, whole = width / VL * VL, rest = width - whole;
   for (; i + 4 * VL <= width; i += 4 * VL)
+#pragma GCC unroll 4
     for (size_t j = 0; j < 4; j++) sums[j] += load(dy + i + j * VL) * load(y + i + j * VL);
   for (; i < whole; i += VL) sums[0] += load(dy + i) * load(y + i);
   if (rest) sums[1] += load_part(dy + i, rest) * load_part(y + i, rest);
@@ -30,6 +31,7 @@ static void log_softmax_row(const float *dy, const float *y, float *dx, size_t w
   vf sums[4] = {{0}, {0}, {0}, {0}};
   size_t i = 0, whole = width / VL * VL, rest = width - whole;
   for (; i + 4 * VL <= width; i += 4 * VL)
+#pragma GCC unroll 4
     for (size_t j = 0; j < 4; j++) sums[j] += load(dy + i + j * VL);
   for (; i < whole; i += VL) sums[0] += load(dy + i);
   if (rest) sums[1] += load_part(dy + i, rest);

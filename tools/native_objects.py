@@ -26,6 +26,7 @@ FLAGS = (
     # -O3 makes copies of loops and functions for special cases: a tenth of the library
     *("-fno-ipa-cp-clone", "-fno-unswitch-loops", "-fno-version-loops-for-strides"),
     *("-fno-split-loops", "-fno-split-paths"),
+    *("-fno-align-functions", "-fno-align-jumps", "-fno-align-labels"),  # loops are aligned
     f"-ffile-prefix-map={SOURCES}=native",
 )
 

@@ -45,6 +45,18 @@ CASES: dict[str, tuple[str, dict[str, Array], int, dict[str, Any]]] = {
     "general back": ("ConvGrad", _GENERAL, 3, {**_PADS, "group": 2}),
     "general back, few positions": ("ConvGrad", _FEW, 3, _PADS),
     "norm": ("BatchNorm", _of(_NORM, "x scale bias mean var"), 5, {}),
+    "group norm back": (
+        "GroupNormalizationGrad",
+        _of(_NORM, "dy x scale"),
+        3,
+        {"num_groups": 3, "epsilon": 1e-3},
+    ),
+    "average pool back": (
+        "AveragePoolGrad",
+        {"dy": _NORM["dy"], "shape": np.array([4, 33, 22, 25], np.int64)},
+        1,
+        {**_PADS, "kernel_shape": [3, 3], "strides": [2, 2]},
+    ),
     "norm back": ("BatchNormGrad", _of(_NORM, "dy x scale mean var"), 3, {}),
 }
 

@@ -55,6 +55,7 @@ BACKWARD: dict[str, Callable[[Array], Array]] = {
     "GeluGrad": lambda x: _cdf(x) + x * _bell(x),
     "FastGeluGrad": _tanh_slope,
     "QuickGeluGrad": lambda x: _sigmoid(x) * (1 + x * (1 - _sigmoid(x))),
+    "HardSwishGrad": lambda x: np.clip(x / 6 + 0.5, 0, 1) + np.where(np.abs(x) < 3, x / 6, 0),
 }
 
 
@@ -93,6 +94,7 @@ def _feeds(rows: int, width: int) -> dict[str, dict[str, Array]]:
     labels = np.random.default_rng(9).integers(0, width, rows)
     return {
         "GeluGrad": {"dy": dy, "x": x, "bias": bias},
+        "HardSwishGrad": {"dy": dy, "x": x},
         "SoftmaxGrad": {"dy": dy, "y": y},
         "LogSoftmaxGrad": {"dy": dy, "y": y},
         "LayerNormalizationGrad": {"dy": dy, "x": x, "scale": scale, "mean": mean, "inv": inv,
@@ -108,7 +110,8 @@ def _feeds(rows: int, width: int) -> dict[str, dict[str, Array]]:
 
 
 _OUTPUTS = {
-    "GeluGrad": 2, "LayerNormalizationGrad": 4, "SimplifiedLayerNormalizationGrad": 2,
+    "GeluGrad": 2, "HardSwishGrad": 2, "LayerNormalizationGrad": 4,
+    "SimplifiedLayerNormalizationGrad": 2,
     "AddedLayerNormalization": 4, "CrossEntropyWithGrad": 2, "CrossEntropy": 2, "HeadsGrad": 2,
 }  # fmt: skip
 
@@ -125,7 +128,7 @@ def test_same_bits_with_any_number_of_threads(op: str) -> None:
 @pytest.mark.parametrize("rows", [0, 1, 5])
 def test_sums_over_rows(rows: int, width: int) -> None:
     """The last output of the kernels that make one, however few rows there are."""
-    for op, index in (("GeluGrad", 1), ("LayerNormalizationGrad", 3)):
+    for op, index in (("GeluGrad", 1), ("HardSwishGrad", 1), ("LayerNormalizationGrad", 3)):
         made = run_kernel(op, _feeds(rows, width)[op], _OUTPUTS[op])
         wanted = made[0].astype(np.float64).sum(0)
         np.testing.assert_allclose(made[index], wanted, atol=1e-4, rtol=1e-5)

@@ -58,7 +58,7 @@ def _scatter(b: Builder, dy: str, indices: str, shape: str, window: Window) -> s
 def average_pool_grad(b: Builder, node: ir.Node) -> str:
     """dy / count spread over the window it came from."""
     dy = node.inputs[0]
-    forward = _average_pool_of(b, node)
+    forward = average_pool_of(b, node)
     x, kernel = forward.inputs[0], tuple(forward.attr("kernel_shape"))
     window = window_of(b, forward, x, kernel)
     kind, part = dtypes.NUMPY[b.elem_type(dy)], 1.0 / math.prod(kernel)
@@ -72,7 +72,7 @@ def average_pool_grad(b: Builder, node: ir.Node) -> str:
     return b.reshape_like(spread(b, planes, ones, window, x, 1), x)
 
 
-def _average_pool_of(b: Builder, node: ir.Node) -> ir.Node:
+def average_pool_of(b: Builder, node: ir.Node) -> ir.Node:
     """The forward node: dy is named after its output, the gradient node after its name."""
     source = b.producers[node.outputs[0]]  # with the names from before lowering
     y, owner = source.inputs[0].removesuffix("_grad"), source.name.rpartition("_Grad/")[0]
@@ -111,6 +111,11 @@ def _unpadded_sizes(b: Builder, x: str, window: Window) -> tuple[int, ...]:
     if window.pads is None or any(window.pads) or len(sizes) < window.rank:
         return ()
     return tuple(sizes)
+
+
+def is_copied(b: Builder, x: str, window: Window) -> bool:
+    """Whether every element of dy goes to elements of its own: one pass of onnxruntime."""
+    return _one_window(b, x, window) or _tiles_exactly(b, x, window)
 
 
 def _one_window(b: Builder, x: str, window: Window) -> bool:

@@ -94,6 +94,41 @@ def test_the_relu_before_it_goes_into_the_gradient() -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
 
+def test_the_relu_before_an_average_goes_into_the_gradient() -> None:
+    shape, rng = (2, 3, 7, 6), np.random.default_rng(4)
+    nodes = (
+        node("Conv", "x w", "c", "", kernel_shape=[1, 1]),
+        node("Relu", "c", "r", ""),
+        node("AveragePool", "r", "y", "", **_POOL),
+        node("AveragePoolGrad", "y_grad", "dr", "", **_POOL),
+        node("ReluGrad", "dr r", "dc"),
+    )
+    feeds = {
+        "x": rng.standard_normal(shape).astype(np.float32),
+        "w": rng.standard_normal((3, 3, 1, 1)).astype(np.float32),
+        "y_grad": rng.standard_normal((2, 3, 4, 3)).astype(np.float32),
+    }
+    row = Row("pool", nodes, feeds, {"dc": np.zeros(shape), "y": np.zeros((2, 3, 4, 3))})
+    (got, _), kinds = _run(row, fused=True)
+    (wanted, _), _ = _run(row, fused=False)
+    assert kinds == {"PointwiseConv", "AveragePoolGrad"}
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
+
+
+def _average(**attrs: Any) -> Row:
+    attrs = {"kernel_shape": [2, 2], **attrs}
+    nodes = (
+        node("AveragePool", "x", "y", "", **attrs),
+        node("AveragePoolGrad", "y_grad", "dx", "", **attrs),
+    )
+    x, dy = normals(6, (1, 2, 6, 6), (1, 2, 3, 3))
+    return Row("pool", nodes, {"x": x, "y_grad": dy}, {"dx": np.zeros(x.shape)})
+
+
+def test_an_average_whose_windows_meet_no_element_twice_stays() -> None:
+    assert not _run(_average(strides=[2, 2]), fused=True)[1]
+
+
 @pytest.mark.parametrize(
     ("more", "outputs"),
     [((), "y dx mask"), ((node("Cast", "mask", "other", "", to=1),), "y dx")],

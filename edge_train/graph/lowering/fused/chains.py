@@ -29,7 +29,7 @@ _CURVES |= {"GeluGrad": 1, "FastGeluGrad": 1, "QuickGeluGrad": 1}
 #: kernels that sum output 0 over all axes but the last: the output for it
 _SUMS = {"LayerNormalizationGrad": 3}
 _SUMS |= dict.fromkeys(("GeluGrad", "FastGeluGrad", "QuickGeluGrad"), 1)
-_SUMS |= dict.fromkeys(("SigmoidGrad", "TanhGrad", "ReluGrad", "LeakyReluGrad"), 1)
+_SUMS |= dict.fromkeys(("SigmoidGrad", "TanhGrad", "ReluGrad", "LeakyReluGrad", "HardSwishGrad"), 1)
 #: gradients that LayerNormalizationGrad adds up
 _MOST_ADDENDS = 4
 #: what it and its outputs have before further addends and sums

@@ -19,7 +19,7 @@ _CLIPS = {"PointwiseConv": 3, "DepthwiseConv": 3, "BatchNorm": 5}
 #: the outputs they have before the bits, where more than one
 _RESULTS = {"BatchNorm": 5}
 #: kernels that can mask output 0 by bits: the inputs they have before the bits
-_MASKS = {"PointwiseConvGrad": 3, "DepthwiseConvGrad": 3, "MaxPoolGrad": 3}
+_MASKS = {"PointwiseConvGrad": 3, "DepthwiseConvGrad": 3, "MaxPoolGrad": 3, "AveragePoolGrad": 2}
 
 
 def fold_clips(b: Builder, outputs: set[str]) -> None:

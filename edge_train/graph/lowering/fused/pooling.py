@@ -1,4 +1,5 @@
-"""MaxPool of a training graph by our own kernels: a byte an output says where its maximum was."""
+"""Pools of a training graph by our own kernels: MaxPool, whose forward pass leaves a byte an output
+that says where its maximum was, and the gradients of both."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from typing import Any
 from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder
-from edge_train.graph.lowering.fused.convolution import window_attributes
+from edge_train.graph.lowering.fused.convolution import MOST_STEPS, window_attributes
+from edge_train.graph.lowering.pooling import average_pool_of, is_copied
 from edge_train.graph.lowering.registry import fuses
 from edge_train.graph.lowering.windows import window_of
 
@@ -24,7 +26,7 @@ def max_pool(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
         return None
     if any(value.name == mask for value in b.source.outputs):
         return None
-    found = _window(b, node, x)
+    found = _window(b, node, x, MOST_TAPS)
     if found is None:
         return None
     y, taps = b.native("MaxPool", x, like=(node.output(0), ""), **found)
@@ -32,11 +34,12 @@ def max_pool(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
     return y, taps
 
 
-def _window(b: Builder, node: ir.Node, x: str) -> dict[str, Any] | None:
+def _window(b: Builder, node: ir.Node, x: str, taps: int) -> dict[str, Any] | None:
+    """The kernel's attributes for a window of at most so many elements, None for other pools."""
     kernel = tuple(node.attr("kernel_shape") or ())
     if b.shapes.rank(x) != 4 or len(kernel) != 2 or node.attr("ceil_mode", 0):
         return None
-    if not 0 < kernel[0] * kernel[1] <= MOST_TAPS:
+    if not 0 < kernel[0] * kernel[1] <= taps:
         return None
     found = window_attributes(window_of(b, node, x, kernel))
     return None if found is None else {**found, "kernel_shape": kernel}
@@ -52,3 +55,15 @@ def max_pool_grad(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
     x = forward.inputs[0]
     attributes = {name: a.value for name, a in forward.attributes.items()}
     return b.native("MaxPoolGrad", dy, taps, b.shape(x), like=(x,), **attributes)
+
+
+@fuses("AveragePoolGrad", domain="")
+def average_pool_grad(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
+    """dX where windows overlap, or where their places are known at run time only."""
+    forward = average_pool_of(b, node)
+    x = forward.inputs[0]
+    found = _window(b, forward, x, MOST_STEPS)
+    if found is None or is_copied(b, x, window_of(b, forward, x, found["kernel_shape"])):
+        return None
+    found["count_include_pad"] = forward.attr("count_include_pad", 0)
+    return b.native("AveragePoolGrad", node.inputs[0], b.shape(x), like=(x,), **found)
