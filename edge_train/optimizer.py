@@ -15,12 +15,11 @@ from edge_train import fused_optimizer, kernels, optimizer_state
 from edge_train.arena import Arena
 from edge_train.arena_memory import Floats
 from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
-from edge_train.errors import CheckpointError, NominalStateError
+from edge_train.errors import NominalStateError
 from edge_train.graph.onnx_codec import Source
 from edge_train.kernels import pool
 from edge_train.optimizer_fit import check_tensors
 from edge_train.optimizer_settings import (
-    LARGEST,
     Setting,
     check_betas,
     check_flag,
@@ -29,7 +28,7 @@ from edge_train.optimizer_settings import (
     check_number,
 )
 from edge_train.optimizer_spec import read_spec
-from edge_train.optimizer_state import reset_group
+from edge_train.optimizer_state import LEARNING_RATE, reset_group, stored_rate
 from edge_train.packed_moments import PackedMoments, form_of
 from edge_train.session import thread_count
 from edge_train.update_rules import prepare_for, rule_of
@@ -37,10 +36,6 @@ from edge_train.update_rules import prepare_for, rule_of
 T = TypeVar("T")
 
 __all__ = ["Optimizer", "check_number", "reset_group"]
-
-LEARNING_RATE = "edge_train.learning_rate"  # the private property that keeps the current rate
-
-_DEFAULT_RATE = 0.001
 
 # A weight whose gradient stays 0 (a dead unit) lets its moments decay into subnormal numbers, where
 # they stick and every step on x86-64 takes twice as long. They are zeroed long before: within 64
@@ -145,7 +140,7 @@ class Optimizer:
         }
         self.skip_nonfinite = skip_nonfinite
         self._skipped = 0
-        self._learning_rate = _stored_rate(module.state)
+        self._learning_rate = stored_rate(module.state)
         self._bound: _Bound | None = None
         if not module.state.is_nominal:
             self._bind()
@@ -242,27 +237,32 @@ class Optimizer:
 
     def _clip_factor(self, arena: Arena) -> float | None:
         """What the gradients are to be scaled by; None: the step is skipped."""
-        gradients, parts = arena.gradients, pool.pieces(arena.size)
-        steps, skips = self._steps, self._settings["skip_nonfinite"]
-        max_norm, factor = self._settings["max_grad_norm"], 1.0
-        finite = self._module.loss_is_finite
+        steps, gradients = self._steps, arena.gradients
+        skips, max_norm = self._settings["skip_nonfinite"], self._settings["max_grad_norm"]
+        factor, finite = 1.0, self._module.loss_is_finite
         if max_norm is not None:
             # the sum of squares in double tells of NaN and infinity too: one pass for both
+            parts = pool.pieces(arena.size)
             squares = sum(self._each(lambda at: steps.squares(gradients[at]), parts, False))
             _, factor = kernels.clip_factor(squares, max_norm)
             finite = finite and math.isfinite(squares)
         elif skips and finite:
-            finite = self._all_finite(gradients, parts)
+            finite = self._all_finite(arena)
         if skips and not finite:
             self.note_skip(optimizer_state.nonfinite_names(arena))
             return None
         return factor
 
-    def _all_finite(self, gradients: Floats, parts: Sequence[slice]) -> bool:
-        steps = self._steps
-        if self._threads == 1 or len(parts) == 1:
+    def _all_finite(self, arena: Arena) -> bool:
+        steps, gradients = self._steps, arena.gradients
+        if self._is_alone(arena):
             return steps.all_finite(gradients)
+        parts = pool.pieces(arena.size)
         return all(self._each(lambda at: steps.all_finite(gradients[at]), parts, True))
+
+    def _is_alone(self, arena: Arena) -> bool:
+        """Whether there is nobody to share a pass with, or nothing to share."""
+        return self._threads == 1 or arena.size <= pool.PIECE
 
     def note_skip(self, gradients: Iterable[str]) -> None:
         """Counts a step that was left out; the first one is logged with what was not finite."""
@@ -287,22 +287,22 @@ class Optimizer:
         """Scales, flushes and updates part by part, while a part is in the cache."""
         arena, packed = bound.arena, bound.packed
         gradients, update = arena.gradients, self._part_update(bound)
-        steps = arena.memory.steps(self._steps)
-
-        def work(at: slice) -> None:
-            g = gradients[at]
-            if factor != 1.0:
-                steps.scale(g, factor)
-            update(at, g)
-
-        parts: Sequence[slice] = pool.pieces(arena.size) if packed is None else packed.parts
-        if steps is not self._steps and packed is None:
-            parts = (slice(0, arena.size),)  # a device of its own takes the buffers whole
         with arena.memory.writing():
-            if factor == 1.0 and (self._threads == 1 or len(parts) == 1):
+            if factor == 1.0 and self._is_alone(arena):
                 update(slice(0, arena.size), gradients)
-            else:
-                self._each(work, parts, factor == 1.0)
+                return
+            steps = arena.memory.steps(self._steps)
+
+            def work(at: slice) -> None:
+                g = gradients[at]
+                if factor != 1.0:
+                    steps.scale(g, factor)
+                update(at, g)
+
+            parts: Sequence[slice] = pool.pieces(arena.size) if packed is None else packed.parts
+            if steps is not self._steps and packed is None:
+                parts = (slice(0, arena.size),)  # a device of its own takes the buffers whole
+            self._each(work, parts, factor == 1.0)
 
     def _each(self, work: Callable[[slice], T], parts: Sequence[slice], joins: bool) -> list[T]:
         return pool.shared(self._threads).each(work, parts, joins)
@@ -331,19 +331,3 @@ class Optimizer:
             update(weights[at], g, parts)
 
         return work
-
-
-def _stored_rate(state: CheckpointState) -> float:
-    text = state.private.get(LEARNING_RATE)
-    if text is None:
-        return _DEFAULT_RATE
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = math.nan
-    if not 0 <= rate <= LARGEST:
-        raise CheckpointError(
-            f"the checkpoint's property '{LEARNING_RATE}' is '{text}'; expected a number >= 0. "
-            f"Remove it with del state.private['{LEARNING_RATE}'] to start from {_DEFAULT_RATE}"
-        )
-    return rate

@@ -6,6 +6,7 @@ The moments live in the Arena; the group holds views of them, so that a save sto
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -14,10 +15,14 @@ import numpy as np
 from edge_train.arena import Arena
 from edge_train.checkpoint.state import CheckpointState, OptimizerGroup
 from edge_train.errors import CheckpointError
+from edge_train.optimizer_settings import LARGEST
 from edge_train.packed_moments import PackedMoment, PackedMoments, form_of
 
 GROUP = "group0"
 SCHEDULE = "edge_train.schedule"  # the private property that keeps the schedule
+LEARNING_RATE = "edge_train.learning_rate"  # and the one that keeps the current rate
+
+_DEFAULT_RATE = 0.001
 
 
 def group_of(state: CheckpointState) -> OptimizerGroup:
@@ -124,6 +129,23 @@ def reset_group(state: CheckpointState) -> None:
                 moment[...] = 0
             else:  # as loaded, not yet moved into an arena
                 own[kind] = np.zeros_like(moment)
+
+
+def stored_rate(state: CheckpointState) -> float:
+    """The rate that a checkpoint brought, 0.001 without; CheckpointError for what is no rate."""
+    text = state.private.get(LEARNING_RATE)
+    if text is None:
+        return _DEFAULT_RATE
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 <= rate <= LARGEST:
+        raise CheckpointError(
+            f"the checkpoint's property '{LEARNING_RATE}' is '{text}'; expected a number >= 0. "
+            f"Remove it with del state.private['{LEARNING_RATE}'] to start from {_DEFAULT_RATE}"
+        )
+    return rate
 
 
 def rewind_schedule(state: CheckpointState, steps: int) -> None:

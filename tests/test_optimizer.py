@@ -12,6 +12,7 @@ from support.optimizer_graphs import FakeModule
 from support.zoo import DETERMINISTIC, SEIZURE, ZOO
 
 from edge_train.arena import Arena
+from edge_train.kernels import pool
 from edge_train.optimizer import Optimizer
 
 ADAMW = graphs.adamw(adam_mode=1, epsilon=1e-6, weight_decay=0.0)
@@ -32,6 +33,30 @@ def _train(optimizer: Optimizer, module: FakeModule, first: int, steps: int) -> 
 
 
 # ---- numbers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize("moments", ["float32", "8bit"])
+def test_the_bits_do_not_depend_on_who_shares_the_pass(
+    moments: str, clips: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread takes whole buffers, several take pieces; around a step that flushes."""
+    size, results = 3 * pool.PIECE + 17, []
+    for threads, worth in (("1", 0.0), ("3", 0.0), ("3", 1e9)):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        monkeypatch.setattr(pool, "WORTH", worth)
+        module = FakeModule(arena=Arena([("w", (size,))]))
+        optimizer = Optimizer(ADAMW, module, moments=moments)
+        optimizer.max_grad_norm = 1.0 if clips else None
+        optimizer.group.step = 62
+        _train(optimizer, module, 0, 3)
+        module.arena.gradients[-1] = np.nan
+        assert not optimizer.step()
+        assert optimizer.step_count == 65
+        results.append(module.arena.weights)
+    assert np.any(results[0])
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
 
 
 def _golden_excess(name: str, perturb: float = 0.0) -> float:
