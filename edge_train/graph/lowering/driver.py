@@ -16,6 +16,7 @@ from edge_train.graph.lowering.builder import Builder, LabelRange, Refuse
 from edge_train.graph.lowering.fused.chains import fold_chains
 from edge_train.graph.lowering.fused.clips import with_clip_bits
 from edge_train.graph.lowering.fused.epilogues import fold_clips
+from edge_train.graph.lowering.fused.templates import with_gradient_kernels
 from edge_train.graph.lowering.registry import cast_away, fused_rule_for, lowers, rule_for
 from edge_train.graph.lowering.repairs import repair
 from edge_train.graph.opset import raise_opset
@@ -74,7 +75,7 @@ def lower(model: ir.Model, fused: bool = False) -> Lowered:
     model = raise_opset(model)
     shapes = Shapes.of(model)
     if fused:
-        model = with_clip_bits(model, shapes)
+        model = with_gradient_kernels(with_clip_bits(model, shapes), shapes)
     b = Builder(model.graph, shapes, fused)
     alias: dict[str, str] = {}
     refused: list[str] = []

@@ -22,6 +22,7 @@ from edge_train.graph.lowering.fused.rewriting import (
     sums_rows,
     sweep,
 )
+from edge_train.graph.lowering.fused.silu import take_silu
 
 #: kernels that add a bias to x: where x is
 _CURVES = {"Gelu": 0, "FastGelu": 0, "QuickGelu": 0}
@@ -39,6 +40,7 @@ _NORM_INPUTS, _NORM_RESULTS = 5, 3
 def fold_chains(b: Builder, outputs: set[str]) -> None:
     """Rewrites the builder's nodes; ``outputs``: the tensors that stand for the graph's own."""
     for rule in (
+        take_silu,
         _bias_into_curve,
         _scale_into_softmax,
         _addends_into_norm,

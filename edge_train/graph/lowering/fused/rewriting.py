@@ -11,6 +11,7 @@ from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder
 from edge_train.graph.passes import outer_reads
+from edge_train.graph.shapes import Shapes
 
 
 class Rewriter:
@@ -98,6 +99,15 @@ def bias_of(r: Rewriter, node: ir.Node) -> tuple[str, str] | None:
         if isinstance(size[0], int) and r.b.shapes.elem_type(x) == dtypes.FLOAT:
             return x, bias
     return None
+
+
+def may_be_alike(shapes: Shapes, a: str, b: str) -> bool:
+    """Whether two tensors have as many axes, and no size is known to differ."""
+    one, two = shapes.dims(a), shapes.dims(b)
+    if one is None or two is None or len(one) != len(two):
+        return False
+    pairs = zip(one, two, strict=True)
+    return all(x == y for x, y in pairs if isinstance(x, int) and isinstance(y, int))
 
 
 def sums_rows(r: Rewriter, node: ir.Node) -> bool:
