@@ -22,7 +22,7 @@ Feeds = dict[str, NDArray[Any]]
 
 def draw_seed(seed: int, step: int, part: int) -> int:
     """The seed of Dropout in one run of the graph: a resumed run draws what it would have drawn."""
-    return int(np.random.SeedSequence([seed, step, part]).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence([seed, step, part]).generate_state(1, np.uint64)[0]) >> 1
 
 
 def run_batch(module: Module, feeder: Feeder, feeds: Feeds, seed: int, step: int) -> float:
