@@ -4,6 +4,8 @@
  * A row of x is split into its phases (columns p, p + stride, ...), so that the outputs of a tap are
  * neighbours. Pads are the lowest number, which never is larger than anything; so does onnxruntime. */
 
+#define TOO_WIDE "the padded image of a pool is too large"
+
 static const float LOWEST = -3.40282347e38f;
 
 typedef struct pool {
@@ -12,6 +14,8 @@ typedef struct pool {
   uint8_t *taps;
   const uint8_t *bits;
   const float *shares[2]; /* of an average, by row and by column of dy */
+  size_t *shifts;         /* of its taps within a row: phase and place */
+  size_t reach, lane;     /* the largest place; floats a job has */
   window at;
   size_t planes, h, wide, kh, kw, oh, ow, phase, jobs;
   float *memory;
@@ -118,8 +122,7 @@ static void pool_compute(const void *state, et_context *context) {
   p.y = et_output(context, 0, dim, 4);
   p.taps = et_output(context, 1, dim, 4);
   p.phase = p.ow + (p.kw - 1) * p.at.dilation[1] / p.at.stride[1] + 1;
-  if (too_large((double)p.kh * (double)p.at.stride[1] * (double)p.phase))
-    return et_fail(context, "the padded image of a pool is too large");
+  if (too_large((double)p.kh * (double)p.at.stride[1] * (double)p.phase)) return et_fail(context, TOO_WIDE);
   size_t room = p.kh * p.at.stride[1] * p.phase + VL; /* vectors read beyond the last phase */
   p.memory = et_scratch(context, most(p.jobs, 1) * room * sizeof(float));
   if (!et_failed(context)) et_parallel(context, pool_job, p.jobs, &p);
@@ -169,19 +172,20 @@ static void average_shares(const pool *p, int axis, float *shares, int padded) {
   }
 }
 
-/* One row of dy (ow) spread over a row of x, which it returns: a row of zeros by phases, to which each tap
- * adds all of dy at once, then the phases in turn. Vectors run on into the room behind. */
+/* One row of dy (ow) spread over a row of x, which it returns: each of its phases a sum of dy at the taps'
+ * shifts, then the phases in turn. Around dy are zeros; vectors run on into the room behind. */
 static const float *average_row(const pool *p, const float *dy, float share, float *memory) {
   size_t stride = p->at.stride[1], left = p->at.pad[1];
-  float *phases = memory + p->ow + VL, *row = phases + stride * p->phase;
+  float *part = memory + p->reach, *phases = part + p->phase, *row = phases + stride * p->phase;
   EACH_LANES(l, p->ow)
-  store(memory + l.at, lanes_load(dy, l) * lanes_load(p->shares[1], l) * share);
-  memset(phases, 0, stride * p->phase * sizeof(float));
-  for (size_t k = 0; k < p->kw; k++) {
-    size_t step = k * p->at.dilation[1];
-    float *to = phases + step % stride * p->phase + step / stride;
-    for (size_t i = 0; i < p->ow; i += VL) store(to + i, load(to + i) + load(memory + i));
-  }
+  store(part + l.at, lanes_load(dy, l) * lanes_load(p->shares[1], l) * share);
+  for (size_t q = 0; q < stride; q++)
+    for (size_t i = 0; i + VL < p->phase; i += VL) {
+      vf sum = {0};
+      for (size_t k = 0; k < p->kw; k++)
+        if (p->shifts[2 * k] == q) sum += load(part + i - p->shifts[2 * k + 1]);
+      store(phases + q * p->phase + i, sum);
+    }
   if (stride == 1) return phases + left;
   for (size_t q = 0; q < stride; q++) {
     const float *from = phases + q * p->phase + (q < left ? (left - q + stride - 1) / stride : 0);
@@ -193,7 +197,8 @@ static const float *average_row(const pool *p, const float *dy, float share, flo
 static void average_back_job(void *user, size_t job) {
   const pool *p = user;
   size_t size = p->h * p->wide;
-  float *memory = p->memory + job * (p->ow + VL + p->at.stride[1] * p->phase + p->wide);
+  float *memory = p->memory + job * p->lane;
+  memset(memory, 0, (p->reach + p->phase) * sizeof(float));
   for (size_t c = part_start(job, p->jobs, p->planes); c < part_start(job + 1, p->jobs, p->planes); c++) {
     float *dx = p->y + c * size;
     memset(dx, 0, size * sizeof(float));
@@ -222,15 +227,21 @@ static void average_gradient(const void *state, et_context *context) {
     return et_fail(context, "dy has another shape than the pool's output");
   p.bits = bits_input(context, 2, p.planes, dim[2] * dim[3]);
   p.y = et_output(context, 0, dim, 4);
-  size_t stride = p.at.stride[1], reach = p.ow + (p.kw - 1) * p.at.dilation[1] / stride;
-  p.phase = most(reach, panels(p.at.pad[1] + p.wide, stride)) + VL;
-  if (too_large((double)stride * (double)p.phase))
-    et_fail(context, "the padded image of a pool is too large");
+  size_t stride = p.at.stride[1];
+  p.reach = (p.kw - 1) * p.at.dilation[1] / stride;
+  p.phase = most(p.ow + p.reach, panels(p.at.pad[1] + p.wide, stride)) + VL;
+  if (too_large((double)stride * (double)p.phase)) return et_fail(context, TOO_WIDE);
+  p.lane = p.reach + (1 + stride) * p.phase + p.wide;
   float *shares = et_scratch(context, (p.oh + p.ow) * sizeof(float));
-  p.memory = et_scratch(context, most(p.jobs, 1) * (p.ow + VL + stride * p.phase + p.wide) * sizeof(float));
+  p.memory = et_scratch(context, most(p.jobs, 1) * p.lane * sizeof(float));
+  p.shifts = et_scratch(context, 2 * p.kw * sizeof(size_t));
   if (!p.y || et_failed(context)) return;
   p.shares[0] = shares, p.shares[1] = shares + p.oh;
   for (int axis = 0; axis < 2; axis++)
     average_shares(&p, axis, shares + (axis ? p.oh : 0), ((const pool_state *)state)->padded);
+  for (size_t k = 0; k < p.kw; k++) {
+    p.shifts[2 * k] = k * p.at.dilation[1] % stride;
+    p.shifts[2 * k + 1] = k * p.at.dilation[1] / stride;
+  }
   et_parallel(context, average_back_job, p.jobs, &p);
 }
