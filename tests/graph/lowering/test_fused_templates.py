@@ -183,3 +183,19 @@ def test_each_of_several_has_its_own_kernel() -> None:
     row = Row("two norms", nodes, INSTANCE.inputs)
     kernels = [kernel.op_type for kernel in agree(row)]
     assert sorted(kernels) == ["GroupNormalizationGrad"] * 2 + ["HardSwishGrad"]
+
+
+@pytest.mark.parametrize("used", ["a", "b"])
+def test_of_two_alike_the_one_without_a_gradient_has_no_kernel(used: str) -> None:
+    """Both read x, but no gradient passes through ArgMax: there is one to be made, once."""
+    other = "b" if used == "a" else "a"
+    nodes = (
+        replace(node("HardSwish", "x", "a", ""), name="first"),
+        replace(node("HardSwish", "x", "b", ""), name="second"),
+        node("ArgMax", other, "places", ""),
+        node("Cast", "places", "numbers", "", to=dtypes.FLOAT),
+        node("ReduceMean", "numbers", "mean", ""),
+        node("Add", f"{used} mean", "y", ""),
+    )
+    kernels = agree(Row("two alike", nodes, {"x": X * 3}))
+    assert [kernel.op_type for kernel in kernels] == ["HardSwishGrad"]

@@ -137,6 +137,8 @@ class _Search:
         alike = self._by_op.get(template.makers[name].op_type, ())
         prefix = f"{owner.name}_Grad/"  # those that are named after the op first
         for node in sorted(alike, key=lambda node: not node.name.startswith(prefix)):
+            if self._places[id(node)] in self._replaced:
+                continue  # by the kernel of another node, which reads the same
             trial = dict(bound)
             # a sum of dy alone, the bias's gradient, does not tell which tensor is dy
             if self._same(template, name, node.outputs[0], trial) and owner.inputs[0] in trial:
