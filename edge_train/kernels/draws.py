@@ -11,10 +11,14 @@ import os
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from edge_train.errors import NativeError
 from edge_train.kernels import native
+
+#: a start that another thread makes at once would undo a seed that was set in between
+_STARTING = Lock()
 
 
 def set_seed(seed: int) -> None:
@@ -23,7 +27,7 @@ def set_seed(seed: int) -> None:
     if path is not None:
         # graphs run without our kernels then; a Module that needs them says what is wrong
         with suppress(NativeError):
-            _seeding(path)(seed)
+            _started(path)(seed)
 
 
 def start() -> None:
@@ -31,7 +35,12 @@ def start() -> None:
     that cannot be loaded."""
     path = native.library_path()
     if path is not None:
-        _seeding(path)
+        _started(path)
+
+
+def _started(path: Path) -> Any:
+    with _STARTING:
+        return _seeding(path)
 
 
 @lru_cache(maxsize=1)

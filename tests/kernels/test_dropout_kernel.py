@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -145,6 +148,35 @@ def test_a_node_with_a_seed_has_draws_of_its_own() -> None:
     assert own.seeds(1) == [drawn(3, 2)]
     assert Drawing().seeds(1) == [drawn(7, 0)]
     assert Drawing(seed=[3]).seeds(1) == [drawn(3, 0)]
+
+
+class SlowLibrary:
+    """Stands in for a library: what its generator is started with."""
+
+    seeds: list[int]
+
+    def __init__(self, path: str) -> None:
+        time.sleep(0.05)
+
+        def set_seed(seed: int) -> None:
+            self.seeds.append(seed)
+
+        self.et_set_seed = set_seed
+
+
+def test_threads_that_come_together_start_the_generator_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second start would undo the seed that a thread has set after the first."""
+    SlowLibrary.seeds = []
+    monkeypatch.setattr(native, "library_path", lambda: Path("slow"))
+    monkeypatch.setattr(draws.ctypes, "CDLL", SlowLibrary)
+    threads = [threading.Thread(target=draws.start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(SlowLibrary.seeds) == 1
 
 
 # --- how random they are: z is in standard deviations of what independent draws would give
