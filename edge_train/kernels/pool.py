@@ -71,7 +71,7 @@ def _serve(passes: SimpleQueue[_Pass]) -> None:
 
 
 def _alone(work: Callable[[slice], T], parts: Sequence[slice], joins: bool) -> list[T]:
-    if joins:
+    if joins and parts:
         return [work(slice(parts[0].start, parts[-1].stop))]
     return [work(part) for part in parts]
 

@@ -76,6 +76,12 @@ def test_parts_that_join_are_one_for_whoever_works_alone(monkeypatch: pytest.Mon
     assert pool.Pool(3).each(lambda at: at, PARTS, joins=True) == list(PARTS)
 
 
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_pass_over_nothing(joins: bool) -> None:
+    """The moments of no parameters have no parts."""
+    assert pool.Pool(3).each(lambda at: at, (), joins=joins) == []
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 def test_an_error_in_a_part_is_raised_and_the_pool_goes_on(threads: int) -> None:
     workers = pool.Pool(threads)
