@@ -87,7 +87,8 @@ class InputSpec:
         places = []
         for name, fed in zip(self.names, args, strict=True):
             if isinstance(fed, np.ndarray):
-                copy = fed.copy() if fed.nbytes <= SMALL else None
+                # no subclass: what is filled in later is plain
+                copy = np.array(fed, order="C") if fed.nbytes <= SMALL else None
                 places.append(_Place(name, fed.shape, fed.dtype, copy))
                 self._feeds[name] = fed if copy is None else copy
         self._places = tuple(places) if len(places) == len(args) else ()

@@ -39,6 +39,7 @@ class GraphRunner:
         self._kept: dict[str, np.ndarray] = {}
         self._inputs = {value.name for value in self._session.get_inputs()}
         self._outputs = [output.name for output in self._session.get_outputs()]
+        self._passed_on = self._inputs.intersection(self._outputs)
         self._memory: dict[str, np.ndarray] = {}
         self._all_bound = not self._outputs
         self._fed: dict[str, np.ndarray] = {}  # small inputs that are bound
@@ -71,12 +72,12 @@ class GraphRunner:
 
         Errors: RunError with onnxruntime's reason.
         """
-        for name, value in feeds.items():
-            if value is not self._fed.get(name):
-                self._feed(name, value)
-        if not self._all_bound:
-            self._release_outputs()
         try:
+            for name, value in feeds.items():
+                if value is not self._fed.get(name):
+                    self._feed(name, value)
+            if not self._all_bound:
+                self._release_outputs()
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
             shapes = {name: shape_of(value) for name, value in feeds.items()}
@@ -89,8 +90,8 @@ class GraphRunner:
         if not isinstance(value, np.ndarray):
             self._binding.bind_ortvalue_input(name, value)
         elif value.nbytes <= SMALL:
-            self._fed[name] = value
             self._binding.bind_cpu_input(name, value)
+            self._fed[name] = value
         else:
             self._binding.bind_cpu_input(name, np.ascontiguousarray(value))
 
@@ -103,9 +104,11 @@ class GraphRunner:
 
     def fetch(self, names: Sequence[str]) -> list[Fed]:
         """The named outputs of the last run: copies of bound memory, else OrtValues."""
-        if self._all_bound:
-            return [self._memory[name].copy() for name in names]
-        made = dict(zip(self._order, self._binding.get_outputs(), strict=True))
+        made: dict[str, Fed] = {}
+        if not (self._all_bound or self._memory.keys() >= set(names)):
+            values = dict(zip(self._order, self._binding.get_outputs(), strict=True))
+            # an output that is an input comes as the memory that was fed
+            made = {**values, **{n: values[n].numpy().copy() for n in self._passed_on}}
         return [self._memory[n].copy() if n in self._memory else made[n] for n in names]
 
 
