@@ -132,6 +132,7 @@ class Module(ParameterBuffers):
         Inputs are NumPy arrays or OrtValues in the order of ``input_names()``, or keywords by
         those names. One output comes alone, several as a tuple; as OrtValues when every input is
         an OrtValue, else as NumPy arrays. The first output of a training graph is the loss.
+        Threads may call at once: one waits for the other.
 
         Errors: TypeError, ValueError, ShapeMismatch, IndexError for inputs the graph cannot take;
         NominalStateError before a nominal state is filled; RunError when onnxruntime fails.
@@ -143,8 +144,9 @@ class Module(ParameterBuffers):
                 "fill it first with copy_buffer_to_parameters(buffer, trainable_only=False)"
             )
         self.state.check_pages()
-        feeds = program.inputs.bind(user_inputs, named_inputs)
-        return returned(program.step(feeds, self.arena), feeds)
+        with program.turn:
+            feeds = program.inputs.bind(user_inputs, named_inputs)
+            return returned(program.step(feeds, self.arena), feeds)
 
     def _program(self) -> Program:
         if self.training:

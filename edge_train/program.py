@@ -7,6 +7,7 @@ Program runs an eval graph. TrainingProgram adds what a step leaves behind: grad
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -51,6 +52,7 @@ class Program:
         kernels: str = "auto",
     ) -> None:
         self.what = what
+        self.turn = threading.RLock()  # held from the feed to the results: each has one place here
         self.roles = Roles.of(model.graph, {name for name, _ in state.parameters})
         check_trainable_types(self.roles)
         self._state = state

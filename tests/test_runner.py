@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -139,3 +142,31 @@ def test_an_optimizer_in_the_backward_pass_reads_labels_and_gives_outputs() -> N
             module(X, np.array([0, 7]))
         np.testing.assert_array_equal(state.parameters["w1"].data, before)
     assert losses[:3] == losses[3:]
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads that give way to each other all the time."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_threads_that_evaluate_at_once_get_what_is_theirs() -> None:
+    module = module_of(CASE).eval()
+    expected = [float(module(X + k, LABELS)) for k in range(4)]
+    told: list[set[float]] = [set() for _ in expected]
+
+    def work(k: int) -> None:
+        for _ in range(300):
+            told[k].add(float(module(X + k, LABELS)))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told == [{value} for value in expected]
+    assert len(set(expected)) == 4
