@@ -133,7 +133,9 @@ class MetricsLog:
     def _append(self, data: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
             if file.write(data) != len(data):
+                file.truncate(size)  # its lines are kept, and written again
                 raise OSError("the disk took a part of it")
 
     def _finish_line(self) -> None:

@@ -18,7 +18,8 @@ from edge_train import atomic
 
 #: events that a resumed run comes by again; all others happened once
 _REPEATED = frozenset(("evaluation", "gap", "skipped"))
-_STEP = re.compile(rb'"step":(\d+)')  # quotes inside of texts are escaped: no text looks like it
+# quotes inside of texts are escaped: no text looks like it
+_STEP = re.compile(rb'"step":(\d{1,18})')
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,37 @@ def test_a_disk_that_refuses_does_not_stop_a_save(tmp_path: Path) -> None:
     (tmp_path / "file").unlink()
     log.close()
     assert steps_of(read_metrics(tmp_path / "file" / "m")[0]) == [1]
+
+
+def test_a_disk_that_takes_a_part_leaves_no_line_twice(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    log = MetricsLog(path, clock=lambda: 0.0)
+    log.event("start", {"step": 0})
+    log.flush()
+    before = path.read_bytes()
+    for step in range(1, 9):
+        log.step(replace(RECORD, step=step))
+        log._finish_line()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 300, limits[1]))  # in the third line
+    try:
+        log.sync()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before
+    log.close()
+    lines, broken = read_metrics(path)
+    assert (steps_of(lines), broken) == ([1, 2, 3, 4, 5, 6, 7, 8], 0)
+
+
+def test_a_number_of_thousands_of_digits_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    write(path, start(), at(1), tail=b'{"step":' + b"9" * 5000 + b"}\n")
+    progress = Progress(path, quiet=True)
+    progress.start(99, 1)
+    progress.close()
+    lines, broken = read_metrics(path)
+    assert (steps_of(lines), broken) == ([1], 1)
 
 
 def test_steps_that_a_refusing_disk_made_us_forget_are_a_gap(tmp_path: Path) -> None:
