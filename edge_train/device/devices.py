@@ -124,7 +124,7 @@ class FileDevice(Device):
     ) -> DeviceBuffer:
         """The file from byte ``offset`` on; without a shape, all of it.
 
-        Errors: ValueError when the file is shorter, or changed its size since it was opened.
+        Errors: ValueError when the file is shorter, or was written to since it was opened.
         """
         self.check_pages()
         if shape is None:
