@@ -30,6 +30,8 @@ _KERNELS = {
 #: how many of the op's inputs
 _INPUTS = {"HardSwish": 1}
 _DY = "template/dy"
+#: of a rule; those behind Refuse come from a malformed node, which whoever runs it will refuse
+_NO_TEMPLATE = (Refuse, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def with_gradient_kernels(model: ir.Model, shapes: Shapes) -> ir.Model:
@@ -75,7 +77,8 @@ class _Search:
         self._places = {id(node): place for place, node in enumerate(graph.nodes)}
         self._by_op: dict[str, list[ir.Node]] = {}
         for node in graph.nodes:
-            self._by_op.setdefault(node.op_type, []).append(node)
+            if node.outputs:
+                self._by_op.setdefault(node.op_type, []).append(node)
         #: kernels, by the place of the node that they go behind
         self.found: dict[int, list[ir.Node]] = {}
         self._replaced: set[int] = set()
@@ -126,7 +129,7 @@ class _Search:
         self._rules.enter(node, frozenset(range(len(node.inputs))))
         try:
             results = RULES["", node.op_type].rule(self._rules, node, _DY)
-        except Refuse:
+        except _NO_TEMPLATE:
             return None
         makers = {name: made for made in self._rules.nodes for name in made.outputs}
         names = (results,) if isinstance(results, str) else results
