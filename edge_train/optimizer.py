@@ -214,7 +214,8 @@ class Optimizer:
         reset_group(self._module.state)
 
     def _bind(self) -> _Bound:
-        # Late for a nominal state; again if somebody replaced the group or its moments' form.
+        # Late for a nominal state; again if somebody replaced the group or the moments' form, or
+        # threw the moments away.
         state, bound = self._module.state, self._bound
         group, arena = optimizer_state.group_of(state), state.arena
         if arena is None or bound is None or bound.arena is not arena:
@@ -224,6 +225,7 @@ class Optimizer:
             and bound.group is group
             and bound.arena is arena
             and bound.packed is form_of(group)
+            and group.moments
         ):
             return bound
         check_tensors(self._spec, {name: arena.shape(name) for name in arena.names})

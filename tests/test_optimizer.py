@@ -129,6 +129,24 @@ def test_the_app_that_was_recorded_has_an_optimizer_we_know() -> None:
     assert Optimizer(SEIZURE.optimizer_model, FakeModule()).eps == np.float32(1e-6)
 
 
+@pytest.mark.parametrize("moments", ["float32", "8bit"])
+def test_moments_that_were_thrown_away_start_from_zeros(moments: str) -> None:
+    modules = FakeModule(), FakeModule()
+    optimizers = [Optimizer(ADAMW, module, moments=moments) for module in modules]
+    for module, optimizer in zip(modules, optimizers, strict=True):
+        _train(optimizer, module, 0, 3)
+    optimizers[0].group.moments.clear()
+    optimizers[1].reset_state()
+    optimizers[1].group.step = 3
+    for module, optimizer in zip(modules, optimizers, strict=True):
+        _train(optimizer, module, 3, 1)
+    np.testing.assert_array_equal(modules[0].arena.weights, modules[1].arena.weights)
+    told = [{n: np.asarray(m["momentum1"]) for n, m in o.group.moments.items()} for o in optimizers]
+    assert told[0].keys() == {"w", "b"}
+    for name, value in told[0].items():
+        np.testing.assert_array_equal(value, told[1][name])
+
+
 # ---- settings -----------------------------------------------------------------------------------
 
 
