@@ -31,7 +31,8 @@ class Builder(Formula):
         #: what a forward rule leaves for its gradient's rule: source tensor -> lowered tensor
         self.saved: dict[str, str] = {}
 
-        self._read: set[str] | None = None
+        self._ends = frozenset(value.name for value in graph.outputs)
+        self._readers: dict[str, list[ir.Node]] | None = None
 
     @property
     def node(self) -> ir.Node:
@@ -40,13 +41,22 @@ class Builder(Formula):
             raise LookupError("no node has begun")
         return self._node
 
+    def readers(self, name: str) -> Sequence[ir.Node]:
+        """The nodes of the source graph that read a tensor, themselves or in a subgraph."""
+        if self._readers is None:
+            self._readers = {}
+            for node in self.source.nodes:
+                for read in outer_reads(node):
+                    self._readers.setdefault(read, []).append(node)
+        return self._readers.get(name, ())
+
+    def is_output(self, name: str) -> bool:
+        """Whether a tensor is an output of the source graph."""
+        return name in self._ends
+
     def is_read(self, name: str) -> bool:
         """Whether a tensor of the source graph is an output, or read by a node or a subgraph."""
-        if self._read is None:
-            self._read = {value.name for value in self.source.outputs}
-            for node in self.source.nodes:
-                self._read |= outer_reads(node)
-        return name in self._read
+        return self.is_output(name) or bool(self.readers(name))
 
     def native(
         self, op_type: str, *inputs: str, like: Sequence[str] = ("",), **attributes: Any

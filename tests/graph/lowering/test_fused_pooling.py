@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from support.lowering import Array, Row, model_of, node, normals
 
+from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.lowering import lower
 from edge_train.kernels import native
@@ -30,13 +31,13 @@ def _row(x: Array, *more: ir.Node, outputs: str = "y dx", **attrs: Any) -> Row:
         node("MaxPoolGrad", "dy mask", "dx", "", **attrs),
         *more,
     )
-    shapes = {"y": out, "dx": x.shape, "mask": out, "dz": x.shape}
+    shapes = {"y": out, "dx": x.shape, "mask": out, "z": out}
     expected = {
         name: np.zeros(shapes[name], np.int64 if name == "mask" else np.float64)
         for name in outputs.split()
     }
     (dy,) = normals(5, out)
-    return Row("pool", nodes, {"x": x, "dy": dy}, expected)
+    return Row("pool", nodes, {"x": x, "dy": dy}, expected, {"flag": np.array(True)})
 
 
 def _run(row: Row, fused: bool, threads: int = 1) -> tuple[list[Array], set[str]]:
@@ -109,14 +110,25 @@ def test_an_average_whose_windows_meet_no_element_twice_stays() -> None:
     assert not _run(_average(strides=[2, 2]), fused=True)[1]
 
 
+_BODY = ir.Graph("body", [node("Cast", "mask", "inner", "", to=dtypes.FLOAT)], [],
+                 [ir.Value("inner", dtypes.FLOAT, None)])  # fmt: skip
+_BRANCHES = {"then_branch": _BODY, "else_branch": _BODY}
+
+
 @pytest.mark.parametrize(
     ("more", "outputs"),
-    [((), "y dx mask"), ((node("Cast", "mask", "other", "", to=1),), "y dx")],
-    ids=["an output", "read by another"],
+    [
+        ((), "y dx mask"),
+        ((node("Cast", "mask", "other", "", to=dtypes.FLOAT),), "y dx"),
+        ((node("If", "flag", "z", "", **_BRANCHES),), "y dx z"),
+    ],
+    ids=["an output", "read by another", "read in a body"],
 )
 def test_indices_that_others_read_stay(more: tuple[ir.Node, ...], outputs: str) -> None:
-    _, kinds = _run(_row(*normals(4, (1, 2, 6, 6)), *more, outputs=outputs), fused=True)
+    row = _row(*normals(4, (1, 2, 6, 6)), *more, outputs=outputs)
+    (got, kinds), (wanted, _) = _run(row, fused=True), _run(row, fused=False)
     assert not kinds
+    np.testing.assert_array_equal(got[-1], wanted[-1])
 
 
 def test_a_pool_without_a_gradient_stays() -> None:

@@ -14,7 +14,6 @@ from edge_train.graph.lowering.activations import kept_scale
 from edge_train.graph.lowering.builder import Builder
 from edge_train.graph.lowering.dropouts import biased_softmax
 from edge_train.graph.lowering.registry import fused_rule_for, fuses
-from edge_train.graph.passes import outer_reads
 
 #: the places of ratio and training_mode among the inputs; -1: there is none, it trains
 _FORWARD = {
@@ -109,12 +108,11 @@ def _fits(b: Builder) -> bool:
     always = b.node.op_type == "BiasSoftmaxDropout" or _is(b, mode, True)
     if b.prefix != Builder.prefix or not (always or mode) or _is(b, mode, False):
         return False
-    if not mask or not b.is_read(mask):
+    if not mask:
         return True
-    if any(value.name == mask for value in b.source.outputs):
+    if b.is_output(mask):
         return False
-    readers = (node for node in b.source.nodes if mask in outer_reads(node))
-    return all(_follows(b, reader, mask, always) for reader in readers)
+    return all(_follows(b, reader, mask, always) for reader in b.readers(mask))
 
 
 def _follows(b: Builder, reader: ir.Node, mask: str, always: bool) -> bool:

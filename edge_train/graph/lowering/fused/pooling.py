@@ -21,10 +21,10 @@ MOST_TAPS = 255
 def max_pool(b: Builder, node: ir.Node) -> tuple[str, ...] | None:
     """Where its gradient alone reads the indices; without any, onnxruntime is quick itself."""
     x, mask = node.inputs[0], b.node.output(1)
-    readers = b.source.consumers().get(mask, ()) if mask else ()
+    readers = b.readers(mask) if mask else ()
     if not readers or any(reader.op_type != "MaxPoolGrad" for reader in readers):
         return None
-    if any(value.name == mask for value in b.source.outputs):
+    if b.is_output(mask):
         return None
     found = _window(b, node, x, MOST_TAPS)
     if found is None:
