@@ -20,6 +20,8 @@ from edge_train import atomic
 _REPEATED = frozenset(("evaluation", "gap", "skipped"))
 # quotes inside of texts are escaped: no text looks like it
 _STEP = re.compile(rb'"step":(\d{1,18})')
+# an attempt that ended so may have saved nothing: it is one that was killed
+_UNSAVED = re.compile(rb'"reason":"failed"|"failed_save":"[^"]')
 
 
 @dataclass
@@ -27,7 +29,8 @@ class Findings:
     """What the lines of a log say at the start after ``step``.
 
     ``last`` is the last step that they tell of up to there, ``until`` that of the ``again`` lines
-    about steps beyond it, ``t`` the time of these. ``ended``: the attempt before came to its end.
+    about steps beyond it, ``t`` the time of these. ``ended``: the attempt before came to its end
+    and could save what it made.
     Lines before line ``first`` are of other runs, which were over before this one began.
     """
 
@@ -50,7 +53,7 @@ class Findings:
     def _see(self, raw: bytes, number: int) -> None:
         match = _STEP.search(raw)
         if b'"event":"end"' in raw:
-            self.ended = True
+            self.ended = _UNSAVED.search(raw) is None
         elif b'"event":"start"' in raw:
             if self.ended and match is not None and int(match[1]) == 0:
                 self.first, self.last, self.until, self.again = number, 0, 0, 0

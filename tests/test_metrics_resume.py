@@ -136,6 +136,19 @@ def test_a_run_that_was_never_saved_starts_over(tmp_path: Path) -> None:
     assert "cut" in events(after)
 
 
+@pytest.mark.parametrize(
+    "end", [{"reason": "failed", "detail": "KeyboardInterrupt()"}, {"failed_save": "disk full"}]
+)
+def test_a_run_that_ended_without_a_save_starts_over(end: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    write(path, start(), at(1), at(2), {**end, "event": "end", "t": 2.0})
+    after = gone_on(path, 0)
+    assert steps_of(after) == [1]
+    assert events(after) == ["start", "end", "cut", "resumed", "start", "end"]
+    write(path, start(), at(1), at(2), {"failed_save": "", "event": "end", "t": 2.0})
+    assert steps_of(gone_on(path, 0)) == [1, 2, 1]
+
+
 def test_words_that_look_like_steps_are_no_steps(tmp_path: Path) -> None:
     path = tmp_path / "m"
     note = {"event": "note", "text": 'see "step":900 and "event":"end"', "t": 1.0}
