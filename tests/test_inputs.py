@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from support.snapshot import differences, snapshot
-from support.training import module_of, session_of
+from support.training import module_of, session_of, with_computed_labels
 from support.zoo import SEIZURE, ZOO, Case
 
 from edge_train.api import CheckpointState, Module, Optimizer
@@ -215,19 +215,6 @@ def test_a_negative_embedding_id_counts_from_the_end_in_both_directions() -> Non
         gradients.append(module.state.parameters["emb"].grad.copy())
     assert gradients[0][19].any()
     np.testing.assert_array_equal(*gradients)
-
-
-def with_computed_labels(path: Any) -> bytes:
-    """The graph with its loss on labels + 0, which no check before the run can look through."""
-    model = onnx_codec.load(path)
-    zero = {"zero": ir.Tensor.of("zero", np.zeros((), np.int64))}
-    nodes = [ir.make_node("Add", ["labels", "zero"], ["shifted"], "shift")]
-    for node in model.graph.nodes:
-        inputs = tuple("shifted" if name == "labels" else name for name in node.inputs)
-        nodes.append(replace(node, inputs=inputs))
-    initializers = {**model.graph.initializers, **zero}
-    graph = replace(model.graph, nodes=nodes, initializers=initializers)
-    return onnx_codec.encode(replace(model, graph=graph))
 
 
 @pytest.mark.parametrize("value", [10, -1, 10**9, -100])

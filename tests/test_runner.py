@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 import onnxruntime
 import pytest
-from support.training import module_of
+from support.training import module_of, with_computed_labels
 from support.zoo import ZOO
 
+from edge_train import dtypes
 from edge_train.api import CheckpointState, Module, Optimizer
 from edge_train.errors import RunError
 from edge_train.graph import ir, onnx_codec
@@ -96,7 +97,7 @@ def test_a_masked_array_leaves_nothing_behind() -> None:
 
 def test_an_input_that_cannot_be_bound_is_a_run_error_every_time() -> None:
     model = onnx_codec.load(CASE.eval_model)
-    word = ir.Value("word", 8, ("N",))  # strings
+    word = ir.Value("word", dtypes.STRING, ("N",))
     graph = replace(
         model.graph,
         inputs=[word, *model.graph.inputs],
@@ -117,19 +118,11 @@ def test_an_input_that_cannot_be_bound_is_a_run_error_every_time() -> None:
 )
 def test_an_optimizer_in_the_backward_pass_reads_labels_and_gives_outputs() -> None:
     """Labels that the graph computes are looked at in the middle of the run."""
-    model = onnx_codec.load(with_outputs(CASE.training_model, "x"))
-    zero = {"zero": ir.Tensor.of("zero", np.zeros((), np.int64))}
-    nodes = [ir.make_node("Add", ["labels", "zero"], ["shifted"], "shift")]
-    for node in model.graph.nodes:
-        inputs = tuple("shifted" if name == "labels" else name for name in node.inputs)
-        nodes.append(replace(node, inputs=inputs))
-    constants = {**model.graph.initializers, **zero}
-    graph = replace(model.graph, nodes=nodes, initializers=constants)
+    graph = with_computed_labels(with_outputs(CASE.training_model, "x"))
     losses = []
     for fused in (True, False):
         state = CheckpointState.load_checkpoint(CASE.checkpoint)
-        encoded = onnx_codec.encode(replace(model, graph=graph))
-        module = Module(encoded, state, fuse_optimizer=fused)
+        module = Module(graph, state, fuse_optimizer=fused)
         optimizer = Optimizer(CASE.optimizer_model, module)
         for k in range(3):
             loss, *_, fed = module(X + k, LABELS)
