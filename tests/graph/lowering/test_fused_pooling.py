@@ -131,6 +131,25 @@ def test_indices_that_others_read_stay(more: tuple[ir.Node, ...], outputs: str) 
     np.testing.assert_array_equal(got[-1], wanted[-1])
 
 
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(
+    ("kernel", "strides", "dilations"),
+    [([1, 2], [4, 2], [1, 1]), ([3, 3], [2, 2], [2, 2])],
+    ids=["long strides", "dilated"],
+)
+def test_pads_that_onnxruntime_chooses_otherwise_stay_its_own(
+    auto_pad: str, kernel: list[int], strides: list[int], dilations: list[int]
+) -> None:
+    (x,) = normals(9, (1, 2, 8, 11))
+    attrs = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
+    forward = node("MaxPool", "x", "y mask", "", auto_pad=auto_pad, **attrs)
+    backward = node("MaxPoolGrad", "y mask", "dx", "", auto_pad=auto_pad, **attrs)
+    row = Row("pool", (forward, backward), {"x": x}, {"y": np.zeros((1, 2, 1, 1)), "dx": x})
+    (got, kinds), (wanted, _) = _run(row, fused=True), _run(row, fused=False)
+    assert not kinds
+    np.testing.assert_array_equal(got[0], wanted[0])
+
+
 def test_a_pool_without_a_gradient_stays() -> None:
     x = np.zeros((1, 2, 6, 6), np.float32)
     nodes = (node("MaxPool", "x", "y", "", **_POOL),)

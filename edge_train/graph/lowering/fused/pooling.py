@@ -39,10 +39,19 @@ def _window(b: Builder, node: ir.Node, x: str, taps: int) -> dict[str, Any] | No
     kernel = tuple(node.attr("kernel_shape") or ())
     if b.shapes.rank(x) != 4 or len(kernel) != 2 or node.attr("ceil_mode", 0):
         return None
-    if not 0 < kernel[0] * kernel[1] <= taps:
+    if not 0 < kernel[0] * kernel[1] <= taps or _is_padded_otherwise(node, kernel):
         return None
     found = window_attributes(window_of(b, node, x, kernel))
     return None if found is None else {**found, "kernel_shape": kernel}
+
+
+def _is_padded_otherwise(node: ir.Node, kernel: tuple[int, ...]) -> bool:
+    """Whether onnxruntime's SAME pads may not be those of a convolution: a pool's forget its
+    dilations, and are below zero where strides jump over what is left."""
+    strides = node.attr("strides") or (1, 1)
+    jumps = any(k + 1 < stride for k, stride in zip(kernel, strides, strict=False))
+    same = (node.attr("auto_pad") or "").startswith("SAME")
+    return same and (jumps or max(node.attr("dilations") or (1,)) > 1)
 
 
 @fuses("MaxPoolGrad", domain="")
