@@ -64,16 +64,16 @@ class Terminal:
 @pytest.mark.slow
 def test_a_bar_is_drawn_ctrl_c_stops_and_the_same_command_goes_on(tmp_path: Path) -> None:
     path = run_file(tmp_path)
-    words = ("train", path, "--set", "evaluation.every=100000", "--epochs", 12)
+    words = ("train", path, "--set", "evaluation.every=100000", "--epochs", 60)
     first = Terminal(*words)
-    first.read_until(r"\d+%\|.*\| +\d+/540  loss \d")
+    first.read_until(r"\d+%\|.*\| +\d+/2700  loss \d")
     first.press(b"\x03")
     assert first.finish() == 75
     assert "ended  interrupted" in first.text
     stopped = int(re.search(r"steps  (\d+) ", first.text)[1])  # type: ignore[index]
-    assert 0 < stopped < 540
+    assert 0 < stopped < 2700
     again = Terminal(*words)
     assert again.finish() == 0
     assert f"resumed: from step {stopped}" in again.text
-    assert f"steps  540 (epoch 12), {stopped} of them before" in again.text
-    assert re.search(r"100%\|.+\| 540/540", again.text)
+    assert f"steps  2700 (epoch 60), {stopped} of them before" in again.text
+    assert re.search(r"100%\|.+\| 2700/2700", again.text)

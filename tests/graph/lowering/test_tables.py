@@ -15,6 +15,8 @@ NO_ROW = {("com.microsoft", "InPlaceAccumulatorV2")}
 EVERY = [
     pytest.param(name, marks=[] if name in SMOKE else pytest.mark.slow, id=name) for name in ROWS
 ]
+#: two ops: what the first makes is rounded before the second takes a difference of it
+ROUNDED_BETWEEN = {"SoftmaxDropoutGrad: behind its op"}
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["sizes", "symbols"])
@@ -32,7 +34,7 @@ def test_row_in_double(name: str) -> None:
     assert not {np.dtype(np.float32)} & {value.dtype for value in got.values()}
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [row for row in EVERY if row.id not in ROUNDED_BETWEEN])
 def test_row_in_half_precision(name: str) -> None:
     """float16 gives what float32 gives for the same numbers, rounded."""
     half = in_kind(row_of(name), np.float16)
