@@ -7,10 +7,17 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
 # A call with such a name asserts (numpy.testing.assert_*, pytest.raises, a check_* of ours).
 ASSERTING = ("assert", "check", "expect", "raises", "warns", "fail")
 FILES = sorted(TESTS.rglob("test_*.py"))
+
+
+@pytest.fixture(scope="module")
+def trees() -> list[tuple[Path, ast.Module]]:
+    return [(path, ast.parse(path.read_text())) for path in FILES]
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
@@ -52,18 +59,18 @@ def silent_skip(node: ast.AST) -> bool:
     return called in ("skipif", "xfail") and all(word.arg != "reason" for word in node.keywords)
 
 
-def test_every_test_asserts() -> None:
+def test_every_test_asserts(trees: list[tuple[Path, ast.Module]]) -> None:
     idle = [
         f"{path.relative_to(TESTS)}:{function.lineno} {function.name}"
-        for path in FILES
-        for function in idle_tests(ast.parse(path.read_text()))
+        for path, tree in trees
+        for function in idle_tests(tree)
     ]
     assert not idle
 
 
-def test_names_are_unique_in_a_file() -> None:
-    for path in FILES:
-        scopes = [node for node in ast.walk(ast.parse(path.read_text())) if hasattr(node, "body")]
+def test_names_are_unique_in_a_file(trees: list[tuple[Path, ast.Module]]) -> None:
+    for path, tree in trees:
+        scopes = [node for node in ast.walk(tree) if hasattr(node, "body")]
         for scope in scopes:
             body = scope.body if isinstance(scope.body, list) else []
             names = Counter(node.name for node in body if isinstance(node, ast.FunctionDef))
@@ -71,11 +78,11 @@ def test_names_are_unique_in_a_file() -> None:
             assert not twice, f"{path}: {twice}: only the last one of a name runs"
 
 
-def test_skips_have_reasons() -> None:
+def test_skips_have_reasons(trees: list[tuple[Path, ast.Module]]) -> None:
     silent = [
         f"{path.relative_to(TESTS)}:{node.lineno}"
-        for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path, tree in trees
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call) and silent_skip(node)
     ]
     assert not silent
