@@ -30,7 +30,7 @@ static void group_sums(const group_norm *g, size_t first, float shift, double *s
 static void group_norm_group(const group_norm *g, size_t first) {
   const batchnorm *t = &g->planes;
   const float *scale = g->scale + first % g->channels;
-  double sum, squares, count = (double)(g->width * t->p), total = 0, along = 0;
+  double sum, squares, count = (double)most(g->width * t->p, 1), total = 0, along = 0;
   group_sums(g, first, 0, &sum, &squares);
   float shift = (float)(sum / count); /* little cancels of what is left */
   group_sums(g, first, shift, &sum, &squares);

@@ -34,11 +34,11 @@ static inline int too_large(double floats) {
   return sizeof(size_t) < 8 && floats > (double)(SIZE_MAX / (4 * MAX_JOBS * sizeof(float)));
 }
 
-/* The number of window positions along an axis, 0 where none fits. */
+/* The number of window positions along an axis, 0 where none fits: its reach may not fit a size_t then. */
 static inline size_t window_count(const window *w, int axis, size_t size, size_t kernel) {
-  size_t whole = size + w->pad[axis] + w->pad[axis + 2];
-  size_t reach = (kernel - 1) * w->dilation[axis] + 1;
-  return kernel == 0 || whole < reach ? 0 : (whole - reach) / w->stride[axis] + 1;
+  size_t whole = size + w->pad[axis] + w->pad[axis + 2], dilation = w->dilation[axis];
+  if (kernel == 0 || whole == 0 || kernel - 1 > (whole - 1) / dilation) return 0;
+  return (whole - 1 - (kernel - 1) * dilation) / w->stride[axis] + 1;
 }
 
 #endif

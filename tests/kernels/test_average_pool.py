@@ -84,6 +84,15 @@ def test_no_images() -> None:
     assert dx.shape == (0, *_SIZE[1:])
 
 
+def test_a_window_that_reaches_beyond_32_bits_does_not_fit() -> None:
+    """2^32 + 1 columns, which 32 bits would take for one."""
+    (dy,) = normals(3, (1, 1, 1, 5))
+    feeds = {"dy": dy, "shape": np.array([1, 1, 1, 5], np.int64)}
+    attrs = {"kernel_shape": [1, 2**16 + 1], "dilations": [1, 2**16]}
+    with pytest.raises(Exception, match="larger than the padded image"):
+        run_kernel("AveragePoolGrad", feeds, **attrs)
+
+
 @pytest.mark.parametrize(
     ("shape", "text"),
     [((2, 3, 14, 25), "another shape"), ((2, 3, 1, 1), "larger than the padded image")],

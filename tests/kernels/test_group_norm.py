@@ -73,9 +73,11 @@ def test_a_group_that_is_not_finite_has_no_gradient(odd: float) -> None:
     np.testing.assert_allclose(dbias, feeds["dy"].sum((0, 2, 3)), rtol=1e-5, atol=1e-5)
 
 
-def test_no_images() -> None:
-    dx, dscale, dbias = _run(_feeds((0, 6, 5, 3)), 2)
-    assert dx.shape == (0, 6, 5, 3)
+@pytest.mark.parametrize("shape", [(0, 6, 5, 3), (2, 6, 0, 3)], ids=["images", "positions"])
+def test_nothing_to_normalize(shape: tuple[int, ...]) -> None:
+    """Sums of nothing are zeros."""
+    dx, dscale, dbias = _run(_feeds(shape), 2)
+    assert dx.shape == shape
     assert not dscale.any()
     assert not dbias.any()
 
