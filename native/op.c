@@ -179,7 +179,7 @@ void et_add(et_ops *ops, const char *form, size_t state, et_create *create, et_c
 
 /* Called by onnxruntime's register_custom_ops_library. */
 EXPORT OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
-  static OrtCustomOpDomain *shared; /* set when it is whole: threads may register side by side */
+  static OrtCustomOpDomain *shared; /* set when it is whole: a first try may fail; callers take turns */
   OrtCustomOpDomain *domain = __atomic_load_n(&shared, __ATOMIC_ACQUIRE);
   if (!domain) {
     et_ops ops = {0};

@@ -60,6 +60,11 @@ def average_pool_grad(b: Builder, node: ir.Node) -> str:
     dy = node.inputs[0]
     forward = average_pool_of(b, node)
     x, kernel = forward.inputs[0], tuple(forward.attr("kernel_shape"))
+    if is_padded_otherwise(forward, kernel):
+        raise Refuse(
+            f"{forward.describe()} has auto_pad {forward.attr('auto_pad')} with dilations or with "
+            "strides beyond its kernel, which onnxruntime pads in a way of its own: give it pads"
+        )
     window = window_of(b, forward, x, kernel)
     kind, part = dtypes.NUMPY[b.elem_type(dy)], 1.0 / math.prod(kernel)
     if _one_window(b, x, window):
@@ -70,6 +75,15 @@ def average_pool_grad(b: Builder, node: ir.Node) -> str:
     planes = b.reshape(share, -1, 1, b.shape_slice(dy, 2, 2 + window.rank))
     ones = b.const(np.ones((1, 1, *kernel), kind))
     return b.reshape_like(spread(b, planes, ones, window, x, 1), x)
+
+
+def is_padded_otherwise(node: ir.Node, kernel: tuple[int, ...]) -> bool:
+    """Whether onnxruntime's SAME pads may not be those of a convolution: a pool's forget its
+    dilations, and are below zero where strides jump over what is left."""
+    strides = node.attr("strides") or (1, 1)
+    jumps = any(k + 1 < stride for k, stride in zip(kernel, strides, strict=False))
+    same = (node.attr("auto_pad") or "").startswith("SAME")
+    return same and (jumps or max(node.attr("dilations") or (1,)) > 1)
 
 
 def average_pool_of(b: Builder, node: ir.Node) -> ir.Node:

@@ -27,6 +27,21 @@ def test_a_gradient_without_its_average_pool_is_refused() -> None:
         run_lowered(replace(row, nodes=row.nodes[1:]))
 
 
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("attrs", [{"dilations": [2, 2]}, {"strides": [4, 1]}])
+def test_same_pads_that_onnxruntime_chooses_otherwise_are_refused(
+    attrs: dict[str, list[int]], fused: bool
+) -> None:
+    row = row_of("AveragePoolGrad")
+    attrs = {"kernel_shape": [2, 2], **attrs}
+    nodes = [
+        node(n.op_type, " ".join(n.inputs), n.outputs[0], "", auto_pad="SAME_UPPER", **attrs)
+        for n in row.nodes
+    ]
+    with pytest.raises(UnsupportedOp, match="auto_pad SAME_UPPER with dilations or with strides"):
+        lower(model_of(replace(row, nodes=tuple(nodes)), dynamic=False), fused=fused)
+
+
 def test_two_pools_of_one_input_keep_apart() -> None:
     left = average_pool_row("left", (6, 6), kernel_shape=[2, 2], strides=[2, 2])
     right = average_pool_row("right", (6, 6), kernel_shape=[3, 3])

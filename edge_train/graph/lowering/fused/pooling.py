@@ -9,7 +9,7 @@ from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import Builder
 from edge_train.graph.lowering.fused.convolution import MOST_STEPS, window_attributes
-from edge_train.graph.lowering.pooling import average_pool_of, is_copied
+from edge_train.graph.lowering.pooling import average_pool_of, is_copied, is_padded_otherwise
 from edge_train.graph.lowering.registry import fuses
 from edge_train.graph.lowering.windows import window_of
 
@@ -39,19 +39,10 @@ def _window(b: Builder, node: ir.Node, x: str, taps: int) -> dict[str, Any] | No
     kernel = tuple(node.attr("kernel_shape") or ())
     if b.shapes.rank(x) != 4 or len(kernel) != 2 or node.attr("ceil_mode", 0):
         return None
-    if not 0 < kernel[0] * kernel[1] <= taps or _is_padded_otherwise(node, kernel):
+    if not 0 < kernel[0] * kernel[1] <= taps or is_padded_otherwise(node, kernel):
         return None
     found = window_attributes(window_of(b, node, x, kernel))
     return None if found is None else {**found, "kernel_shape": kernel}
-
-
-def _is_padded_otherwise(node: ir.Node, kernel: tuple[int, ...]) -> bool:
-    """Whether onnxruntime's SAME pads may not be those of a convolution: a pool's forget its
-    dilations, and are below zero where strides jump over what is left."""
-    strides = node.attr("strides") or (1, 1)
-    jumps = any(k + 1 < stride for k, stride in zip(kernel, strides, strict=False))
-    same = (node.attr("auto_pad") or "").startswith("SAME")
-    return same and (jumps or max(node.attr("dilations") or (1,)) > 1)
 
 
 @fuses("MaxPoolGrad", domain="")
