@@ -81,11 +81,24 @@ states = st.builds(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(checkpoint=states)
 def test_any_checkpoint_round_trips(
     checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    _round_trip(checkpoint, tmp_path_factory)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(checkpoint=states)
+def test_any_checkpoint_round_trips_at_length(
+    checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    _round_trip(checkpoint, tmp_path_factory)
+
+
+def _round_trip(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("round") / "checkpoint"
     files.write(checkpoint, path)
     with files.open_checkpoint(path) as got:

@@ -13,7 +13,10 @@ WHOLE = slice(0, sum(SIZES))
 ARRAYS = ("ratio", "root", "ratio_max", "root_max")
 
 
-@pytest.fixture(scope="module", params=["native", "numba", "numpy"])
+# Numba compiles for a second; the smoke tier has its steps in test_steps.py
+@pytest.fixture(
+    scope="module", params=["native", "numpy", pytest.param("numba", marks=pytest.mark.slow)]
+)
 def backend(request: pytest.FixtureRequest) -> Steps:
     if request.param == "numba":
         pytest.importorskip("numba", reason="Numba is not installed: its backend is not tested")
