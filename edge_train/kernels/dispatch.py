@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import platform
 from collections.abc import Callable
+from functools import lru_cache
 
 from edge_train.errors import NativeError
 from edge_train.kernels import blocks, jit, native, reference
 from edge_train.kernels.contract import Steps
 
 VARIABLE = "EDGE_TRAIN_KERNELS"
+_log = logging.getLogger("edge_train")
 
 
 def _best() -> Steps:
     """The native library where there is one; Numba costs memory and start-up time: on request."""
-    return native.build() if native.library_path() else blocks.build()
+    if native.library_path():
+        return native.build()
+    _tell_once()
+    return blocks.build()
+
+
+@lru_cache(maxsize=1)
+def _tell_once() -> None:
+    _log.info(
+        "no native library for %s in %s: standard ops and NumPy train, with the same numbers but "
+        "slower; the wheel has one, in a checkout tools/build_kernels.py makes it",
+        platform.machine(),
+        native.FOLDER,
+    )
 
 
 _BACKENDS: dict[str, Callable[[], Steps]] = {

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from edge_train import kernels
-from edge_train.kernels import jit, native
+from edge_train.kernels import dispatch, jit, native
 
 
 @pytest.mark.parametrize("value", [None, "", "auto"])
@@ -24,6 +26,25 @@ def test_the_default_is_the_native_library_or_numpy(
     monkeypatch.setattr(native, "library_path", lambda: Path("library") if there else None)
     monkeypatch.setattr(native, "build", lambda: SimpleNamespace(name="native"))
     assert kernels.select().name == name
+
+
+def test_u096_without_library_and_numba_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("EDGE_TRAIN_KERNELS", raising=False)
+    monkeypatch.setattr(native, "library_path", lambda: None)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    dispatch._tell_once.cache_clear()
+    with caplog.at_level(logging.INFO, "edge_train"):
+        steps = [kernels.select() for _ in range(3)]
+    (line,) = caplog.messages
+    assert "no native library for" in line
+    assert "with the same numbers" in line
+    weights, expected = (np.arange(9, dtype=np.float32) for _ in range(2))
+    gradients = np.linspace(-1, 1, 9, dtype=np.float32)
+    steps[0].sgd(weights, gradients, 0.1)
+    kernels.select("reference").sgd(expected, gradients, 0.1)
+    np.testing.assert_array_equal(weights, expected)
 
 
 @pytest.mark.parametrize(
