@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.child import MEMORY, run_python, succeed
 from support.generated import generate
+from support.native_kernels import needs_library
 from support.optimizer_graphs import adamw
 from support.training import module_of
 from support.zoo import ZOO, ZOO_MODELS, Case
@@ -26,9 +27,7 @@ from edge_train.graph.lowering import lower
 from edge_train.graph.release import DONE, release_rewrite
 from edge_train.kernels import native, reference
 
-pytestmark = pytest.mark.skipif(
-    not native.has_ops(), reason="no native library: tools/build_kernels.py builds it"
-)
+needs_library()
 
 MLP = ZOO["mlp_CrossEntropyLoss"]
 BN = ZOO["conv_bn_maxpool_gap"]

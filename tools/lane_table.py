@@ -36,11 +36,18 @@ class Lane:
         return f"| {self.name:8} | {figures} | {self.result:7} | {why} |"
 
 
+def _reason(skipped: ElementTree.Element) -> str:
+    """Why; of a whole file pytest says so in the text: "(file, line, 'Skipped: reason')"."""
+    reason = skipped.get("message", "no reason").splitlines()[0]
+    whole = (skipped.text or "").rpartition("Skipped: ")[2].rstrip("')\n")
+    return f"{whole} (a file)" if reason == "collection skipped" and whole else reason
+
+
 def read_report(lane: Lane, report: Path) -> None:
     for case in ElementTree.parse(report).iter("testcase"):
         skipped = case.find("skipped")
         if skipped is not None:
-            lane.skips[skipped.get("message", "no reason").splitlines()[0]] += 1
+            lane.skips[_reason(skipped)] += 1
         elif case.find("failure") is not None or case.find("error") is not None:
             lane.failed += 1
         else:

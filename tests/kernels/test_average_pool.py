@@ -8,13 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from support.lowering import Array, normals
-from support.native_kernels import run_kernel
+from support.native_kernels import needs_library, run_kernel
 
-from edge_train.kernels import native
-
-pytestmark = pytest.mark.skipif(
-    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
-)
+needs_library()
 
 _SIZE = (2, 3, 13, 22)
 #: kernel, strides, pads, dilations

@@ -14,15 +14,13 @@ import pytest
 from numpy.typing import NDArray
 from support.lowering import Array, normals
 from support.masks import BLOCK, drawn, hashes, kept
-from support.native_kernels import run_kernel
+from support.native_kernels import needs_library, run_kernel
 
 from edge_train import dtypes, session
 from edge_train.graph import ir, onnx_codec
 from edge_train.kernels import draws, native
 
-pytestmark = pytest.mark.skipif(
-    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
-)
+needs_library()
 
 TRUE = np.array(True)
 

@@ -8,13 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from support.lowering import Array, normals, slopes
-from support.native_kernels import run_kernel
+from support.native_kernels import needs_library, run_kernel
 
-from edge_train.kernels import native
-
-pytestmark = pytest.mark.skipif(
-    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
-)
+needs_library()
 
 _ERF = np.vectorize(math.erf, otypes=[float])
 _ERFC = np.vectorize(math.erfc, otypes=[float])

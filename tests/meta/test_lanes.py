@@ -73,6 +73,14 @@ def test_table_counts_and_gives_reasons(tmp_path: Path) -> None:
     assert "1: no board here" in done.stdout
 
 
+def test_table_gives_the_reason_of_a_whole_file(tmp_path: Path) -> None:
+    (tmp_path / "test.result").write_text("0 12\n")
+    text = "(&apos;/a.py&apos;, 20, &apos;Skipped: no library here&apos;)"
+    file = f'<testcase name="f"><skipped message="collection skipped">{text}</skipped></testcase>'
+    (tmp_path / "test.xml").write_text(REPORT.format(more=file))
+    assert "2 (1: no board here; 1: no library here (a file))" in table(tmp_path, "test").stdout
+
+
 @pytest.mark.parametrize(
     ("result", "report", "row"),
     [

@@ -1,15 +1,23 @@
-"""One kernel of domain edge_train alone in a graph."""
+"""One kernel of domain edge_train alone in a graph, where there is a library that has it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import onnxruntime
+import pytest
 from support.lowering import Array
 
 from edge_train import dtypes
 from edge_train.graph import ir, onnx_codec
 from edge_train.kernels import native
+
+
+def needs_library() -> None:
+    """Leaves a whole file of tests out where there is no library, before its rows are made."""
+    if not native.has_ops():
+        reason = "no native library: tools/build_kernels.py makes it"
+        pytest.skip(reason, allow_module_level=True)
 
 
 def run_kernel(

@@ -8,14 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.lowering import Array, Row, check, model_of, node, normals, nudged, run_lowered
+from support.native_kernels import needs_library
 
 from edge_train.graph import ir
 from edge_train.graph.lowering import lower
-from edge_train.kernels import native
 
-pytestmark = pytest.mark.skipif(
-    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
-)
+needs_library()
 
 _B, _S, _H, _D = 2, 5, 3, 7
 _WIDE = _H * _D

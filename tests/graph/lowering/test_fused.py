@@ -5,17 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.lowering import Row, check, model_of, node, normals, nudged, run_lowered
+from support.native_kernels import needs_library
 from support.rows.tables import ROWS, row_of
 from support.training import module_of, set_parameters
 from support.zoo import DETERMINISTIC, ZOO
 
 from edge_train.graph.lowering import lower
 from edge_train.graph.lowering.registry import FUSED
-from edge_train.kernels import native
 
-pytestmark = pytest.mark.skipif(
-    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
-)
+needs_library()
 
 #: names alone decide, so that collecting does not make every row
 _OPS = {op_type for _, op_type in FUSED}

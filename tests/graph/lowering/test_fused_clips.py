@@ -8,14 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.lowering import Array, Row, model_of, node, session
+from support.native_kernels import needs_library
 
 from edge_train.graph import ir
 from edge_train.graph.lowering import lower
-from edge_train.kernels import native
 
-pytestmark = pytest.mark.skipif(
-    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
-)
+needs_library()
 
 Curve = Callable[[str, str, str, str], list[ir.Node]]
 BOUNDS = {"low": np.float32(-0.5).reshape(()), "high": np.float32(1.0).reshape(())}

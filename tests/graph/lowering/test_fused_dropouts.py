@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 from support.lowering import Array, Row, model_of, node, normals, session
 from support.masks import drawn, kept
+from support.native_kernels import needs_library
 
 import edge_train
 from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.lowering import lower
 from edge_train.graph.lowering.driver import Lowered
-from edge_train.kernels import native
 
-pytestmark = pytest.mark.skipif(
-    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
-)
+needs_library()
 
 SHAPE = (40, 50)
 RATIO = 0.25

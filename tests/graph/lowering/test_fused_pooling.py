@@ -8,16 +8,14 @@ import numpy as np
 import onnxruntime
 import pytest
 from support.lowering import Array, Row, model_of, node, normals
+from support.native_kernels import needs_library
 
 from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.lowering import lower
-from edge_train.kernels import native
 from edge_train.session import make_session
 
-pytestmark = pytest.mark.skipif(
-    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
-)
+needs_library()
 
 _POOL: dict[str, Any] = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
 

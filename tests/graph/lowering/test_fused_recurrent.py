@@ -9,15 +9,13 @@ import numpy as np
 import onnxruntime
 import pytest
 from support.lowering import Array, Row, model_of, node
+from support.native_kernels import needs_library
 
 from edge_train.graph import ir
 from edge_train.graph.lowering import lower
-from edge_train.kernels import native
 from edge_train.session import make_session
 
-pytestmark = pytest.mark.skipif(
-    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
-)
+needs_library()
 
 _GATES = {"LSTM": 4, "GRU": 3}
 

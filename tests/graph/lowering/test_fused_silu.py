@@ -7,14 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.lowering import Array, Row, model_of, node, normals, session
+from support.native_kernels import needs_library
 
 from edge_train.graph import ir
 from edge_train.graph.lowering import lower
-from edge_train.kernels import native
 
-pytestmark = pytest.mark.skipif(
-    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
-)
+needs_library()
 
 SHAPE = (4, 5)
 X, DY = normals(5, SHAPE, SHAPE)

@@ -18,15 +18,13 @@ from support.gradients import (
     weights_of,
 )
 from support.lowering import Array, node, normals, session
+from support.native_kernels import needs_library
 
 from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.lowering import lower
-from edge_train.kernels import native
 
-pytestmark = pytest.mark.skipif(
-    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
-)
+needs_library()
 
 _KERNELS = {
     "HardSwish": "HardSwishGrad",
