@@ -298,6 +298,7 @@ for last in (5, 15, 21, 33, 99):
 """
 
 
+@pytest.mark.slow
 def test_killed_four_times_the_log_has_every_step_once(tmp_path: Path) -> None:
     """kill -9 before the first save, right after one, in the midst of one's step: 40 steps,
     each told of once, and where the log had told of lost ones, that is said.

@@ -118,6 +118,7 @@ def test_mistakes(tmp_path: Path, pairs: list[tuple[str, Any]], said: str) -> No
         _trainer(tmp_path, *pairs)
 
 
+@pytest.mark.slow
 def test_u086_a_budget_chooses_the_micro_batch_or_refuses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +153,7 @@ def test_the_documentations_run_file_and_script(
     assert json.loads(lines[-1])["reason"] == "completed"
 
 
+@pytest.mark.slow
 def test_evaluation_has_the_classes_of_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
