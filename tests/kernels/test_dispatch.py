@@ -48,7 +48,12 @@ def test_u096_without_library_and_numba_one_line_says_so(
 
 
 @pytest.mark.parametrize(
-    ("value", "name"), [("numpy", "numpy"), ("numba", "numba"), ("reference", "reference")]
+    ("value", "name"),
+    [
+        ("numpy", "numpy"),
+        pytest.param("numba", "numba", marks=pytest.mark.slow),
+        ("reference", "reference"),
+    ],
 )
 def test_the_variable_chooses(value: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if value == "numba":

@@ -13,7 +13,7 @@ WHOLE = slice(0, sum(SIZES))
 ARRAYS = ("ratio", "root", "ratio_max", "root_max")
 
 
-# Numba compiles for a second; the smoke tier has its steps in test_steps.py
+# Numba compiles for seconds
 @pytest.fixture(
     scope="module", params=["native", "numpy", pytest.param("numba", marks=pytest.mark.slow)]
 )

@@ -31,7 +31,11 @@ SETTINGS = {
 ORDERS = {"mode 0": (0, True), "mode 1": (1, True), "mode 1, no correction": (1, False)}
 
 
-@pytest.fixture(scope="module", params=["native", "numpy", "numba", "reference"])
+# Numba compiles for seconds
+@pytest.fixture(
+    scope="module",
+    params=["native", "numpy", pytest.param("numba", marks=pytest.mark.slow), "reference"],
+)
 def backend(request: pytest.FixtureRequest) -> Steps:
     if request.param == "numba":
         pytest.importorskip("numba", reason="Numba is not installed: its backend is not tested")
