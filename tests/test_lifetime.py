@@ -73,8 +73,9 @@ print("done")
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("every", [pytest.param(1, id="all 120 orders"), 11])
+@pytest.mark.parametrize(
+    "every", [pytest.param(1, id="all 120 orders", marks=pytest.mark.slow), 11]
+)
 def test_objects_may_be_freed_in_any_order(every: int, tmp_path: Path) -> None:
     """What is left is used after each; views outlive everything."""
     np.savez(tmp_path / "feed.npz", **BN.feed)  # type: ignore[arg-type]

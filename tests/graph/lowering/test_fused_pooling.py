@@ -91,7 +91,8 @@ def test_the_relu_before_it_goes_into_the_gradient(pool: str) -> None:
     row = Row("pool", nodes, feeds, {"dc": np.zeros(shape), "y": np.zeros((2, 3, 4, 3))})
     ((got, _), kinds), ((wanted, _), _) = _run(row, fused=True), _run(row, fused=False)
     assert kinds - {"MaxPool"} == {"PointwiseConv", f"{pool}Grad"}
-    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-7)
+    # sums of shares, which cancel, are added in another order than those of onnxruntime
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=0 if pool == "MaxPool" else 1e-7)
 
 
 def _average(**attrs: Any) -> Row:
