@@ -47,8 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()
-    gc.enable()
+    gc.enable()  # without gc.freeze(): Hypothesis looks for what refers to its generator, and would see nothing
 
 
 def _lane(item: pytest.Item) -> str:
