@@ -47,7 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.enable()  # without gc.freeze(): Hypothesis looks for what refers to its generator, and would see nothing
+    # no gc.freeze(): Hypothesis asks what refers to its generator, and frozen objects do not answer
+    gc.enable()
 
 
 def _lane(item: pytest.Item) -> str:
