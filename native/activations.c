@@ -31,10 +31,13 @@ INLINE vf gelu_slope(vf dy, vf x, float alpha) {
   return dy * (cdf + 0.398942280f * clamp(x, -14.0f, 14.0f) * bell);
 }
 
+/* x sigmoid(z): 0 where vsigmoid stays above the true value, which a large x would make much of. */
+INLINE vf gated(vf x, vf z) { return x * choose(z < -87.0f, (vf){0}, vsigmoid(z)); }
+
 /* With u = k (x + c x^3): x (1 + tanh u) / 2 = x sigmoid(2 u). */
 INLINE vf fast_gelu(vf dy, vf x, float alpha) {
   (void)dy, (void)alpha;
-  return x * vsigmoid(x * (1.595769122f + 0.0713548163f * x * x));
+  return gated(x, x * (1.595769122f + 0.0713548163f * x * x));
 }
 
 /* s = sigmoid(2 u): dy (s + x s (1 - s) 2 u'). */
@@ -47,7 +50,7 @@ INLINE vf fast_gelu_slope(vf dy, vf x, float alpha) {
 
 INLINE vf quick_gelu(vf dy, vf x, float alpha) {
   (void)dy;
-  return x * vsigmoid(alpha * x);
+  return gated(x, alpha * x);
 }
 
 /* s = sigmoid(alpha x): dy s (1 + alpha x (1 - s)). */
