@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 
 from edge_train import atomic, dtypes
 from edge_train.checkpoint.builder import Builder, Field
 from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import ArtifactError
+from edge_train.patterns import matching
 
 IDENTIFIER = b"TORT"
 FORMAT_VERSION = 1
@@ -24,17 +24,19 @@ LOW_RANK = ("*lora_A*", "*lora_B*", "*lora_a*", "*lora_b*")
 
 
 def named(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """The names that some pattern fits, in order; ValueError for a pattern that fits none.
+    """The names that some name or pattern means, in order; ValueError for one that fits none.
 
     Of LOW_RANK one that fits is enough.
     """
     known = list(names)
     if isinstance(patterns, str):
         raise TypeError(f"the names of an adapter: expected a list of names, got '{patterns}'")
-    idle = [p for p in patterns if not any(fnmatchcase(name, p) for name in known)]
+    hits = {pattern: matching(pattern, known) for pattern in patterns}
+    idle = [pattern for pattern in patterns if not hits[pattern]]
     if len(idle) == len(patterns) or (idle and tuple(patterns) != LOW_RANK):
         raise ValueError(f"no parameter is named {idle}; there are {known[:16]}")
-    return [name for name in known if any(fnmatchcase(name, p) for p in patterns)]
+    chosen = set().union(*hits.values())
+    return [name for name in known if name in chosen]
 
 
 def write(

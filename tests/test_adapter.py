@@ -139,6 +139,32 @@ def test_names_that_are_no_parameters(trained: Module, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_name_with_pattern_characters_means_itself(tmp_path: Path) -> None:
+    model = _forward()
+    odd = {"fc.weight": "W0", "fc.lora_A": "W[0]", "fc.lora_B": "W*"}
+    for tensor in model.graph.initializer:
+        tensor.name = odd.get(tensor.name, tensor.name)
+    for node in model.graph.node:
+        node.input[:] = [odd.get(name, name) for name in node.input]
+    folder = tmp_path / "odd"
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=["W[0]", "W*"],
+        loss=artifacts.LossType.MSELoss,
+        artifact_directory=folder,
+    )
+    state = CheckpointState.load_checkpoint(folder / "checkpoint")
+    assert [name for name, p in state.parameters if p.requires_grad] == ["W*", "W[0]"]
+    module = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")
+    for names, meant in ((["W[0]"], ["W[0]"]), (["W*", "W[0]"], ["W*", "W[0]"]), (["W?"], None)):
+        module.export_adapter(tmp_path / "a", names)
+        told = onnxruntime.AdapterFormat.read_adapter(str(tmp_path / "a"))
+        assert sorted(told.get_parameters()) == (meant or ["W*", "W0"])
+    module.export_model_for_inferencing(tmp_path / "base.onnx", ["y"], adapter=["W[0]", "W*"])
+    written = onnx.load(tmp_path / "base.onnx").graph
+    assert {value.name for value in written.input} == {"x", "W[0]", "W*"}
+
+
 def test_a_nominal_state_has_no_adapter_yet(folder: Path, tmp_path: Path) -> None:
     state = CheckpointState.load_checkpoint(folder / "nominal_checkpoint")
     module = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.child import MEMORY, run_python, succeed
-from support.generated import generate
+from support.generated import generate, mlp
 from support.training import module_of
 from support.zoo import ZOO, ZOO_MODELS, Case
 
@@ -101,6 +101,28 @@ def test_patterns_name_nodes_or_tensors(running: list[list[ir.Node]]) -> None:
         assert_same_bits(outcome(MLP, patterns), expected)
         # onnxruntime made one node of the Gemm and the Tanh behind it
         assert [n.op_type for n in running[-1] if "recompute/r" in n.outputs] == ["FusedGemm"]
+
+
+def test_a_name_with_pattern_characters_means_itself(
+    running: list[list[ir.Node]], tmp_path: Path
+) -> None:
+    model = mlp()
+    model.graph.node[1].output[0] = model.graph.node[2].input[0] = "W[0]_act"
+    case = generate(model, tmp_path, loss="CrossEntropyLoss")
+    Module(
+        case.training_model,
+        CheckpointState.load_checkpoint(case.checkpoint),
+        recompute=["W[0]_act"],
+        kernels="portable",
+    )
+    assert any("recompute/W[0]_act" in node.outputs for node in running[-1])
+    with pytest.raises(ValueError, match=r"'W\[1\]_act' matches no node or tensor"):
+        Module(
+            case.training_model,
+            CheckpointState.load_checkpoint(case.checkpoint),
+            recompute=["W[1]_act"],
+            kernels="portable",
+        )
 
 
 def test_a_dropout_is_made_from_its_mask(running: list[list[ir.Node]]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
+
+from edge_train.patterns import matching
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Workload:
     def trained(self) -> list[str]:
         """The names of what is trained on the device."""
         patterns = self.subset or ("*",)
-        return [n for n in self.trainable if any(fnmatchcase(n, each) for each in patterns)]
+        meant = {name for each in patterns for name in matching(each, self.trainable)}
+        return [name for name in self.trainable if name in meant]
 
     def feeds(self) -> list[list[Any]]:
         """The distinct batches."""

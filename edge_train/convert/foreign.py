@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from edge_train import dtypes
@@ -19,6 +18,7 @@ from edge_train.checkpoint.source import Readable
 from edge_train.checkpoint.tensor import Tensor
 from edge_train.convert import intake
 from edge_train.errors import CheckpointCorrupt, CheckpointError
+from edge_train.patterns import matching
 
 #: the name under which the JSON text is kept; names that begin so are not for parameters
 KEY = "edge_train"
@@ -97,17 +97,15 @@ def arranged(
             raise ValueError("the frozen tensors are named by 'like' already; give one of the two")
         with intake.opened(like) as model:
             return arranged_like(found, label, model)
+    kept = {name for name, tensor in found.items() if tensor.data_type != dtypes.FLOAT}
     for pattern in frozen:
-        if not any(fnmatchcase(name, pattern) for name in found):
+        hits = matching(pattern, found)
+        if not hits:
             raise ValueError(f"the pattern '{pattern}' fits no tensor of {label}")
-    kept = [
-        name
-        for name, tensor in found.items()
-        if tensor.data_type != dtypes.FLOAT or any(fnmatchcase(name, p) for p in frozen)
-    ]
+        kept.update(hits)
     return Checkpoint(
         trainable=tuple(tensor for name, tensor in found.items() if name not in kept),
-        frozen=tuple(found[name] for name in kept),
+        frozen=tuple(tensor for name, tensor in found.items() if name in kept),
     )
 
 

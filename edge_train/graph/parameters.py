@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 
 from edge_train import dtypes
 from edge_train.graph import ir
 from edge_train.graph.passes import outer_reads
+from edge_train.patterns import matching
 
 FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.DOUBLE, dtypes.BFLOAT16)
 
@@ -163,7 +163,7 @@ class _Selector:
         for pattern in patterns:
             if pattern in self._graph.initializers or not _PATTERN.intersection(pattern):
                 continue
-            hits = {name for name in parameters if fnmatchcase(name, pattern)}
+            hits = set(matching(pattern, parameters))
             if not hits and pattern != "*":
                 self._problems.append(
                     f"the pattern '{pattern}' in {where} matches no parameter; {self._there()}"

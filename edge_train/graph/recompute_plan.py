@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +19,7 @@ from edge_train.graph import ir
 from edge_train.graph.formula import Formula
 from edge_train.graph.recompute import ForwardPart, Segment, droppable, outputs_of, recompute
 from edge_train.graph.shapes import Shapes
+from edge_train.patterns import matching
 
 #: what an unknown size (the batch) counts as
 TYPICAL = 8
@@ -91,9 +91,12 @@ def tensor_bytes(part: ForwardPart, shapes: Shapes | None = None) -> dict[str, i
 def _named(part: ForwardPart, patterns: Choice) -> frozenset[str]:
     """The forward tensors that are made by, or are called, what the patterns say."""
     nodes = [part.graph.nodes[index] for index in part.forward]
+    called = [_names(node) for node in nodes]
+    known = dict.fromkeys(name for names in called for name in names)
     tensors: set[str] = set()
     for pattern in patterns:
-        hits = [node for node in nodes if _is_named(node, pattern)]
+        meant = set(matching(pattern, known))
+        hits = [node for node, names in zip(nodes, called, strict=True) if meant & names]
         if not hits:
             names = list(dict.fromkeys(node.name for node in nodes if node.name))
             near = difflib.get_close_matches(pattern, names, 3) or names[:8]
@@ -105,10 +108,9 @@ def _named(part: ForwardPart, patterns: Choice) -> frozenset[str]:
     return frozenset(tensors)
 
 
-def _is_named(node: ir.Node, pattern: str) -> bool:
+def _names(node: ir.Node) -> set[str]:
     source = node.name.split(f"/{Formula.prefix}/")[0]  # the node that it was lowered from
-    names = (node.name, source, *node.outputs)
-    return any(fnmatchcase(name, pattern) for name in names if name)
+    return {name for name in (node.name, source, *node.outputs) if name}
 
 
 def _chosen(part: ForwardPart, sizes: dict[str, int], named: frozenset[str]) -> list[Segment]:

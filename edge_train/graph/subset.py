@@ -9,11 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 from edge_train.graph import ir
 from edge_train.graph.passes import live_nodes, outer_reads
 from edge_train.graph.roles import accumulators
+from edge_train.patterns import matching
 
 _PATTERN = frozenset("*?[")
 _SHOWN = 12
@@ -43,7 +43,7 @@ def choose(
     chosen: set[str] = set()
     problems: list[str] = []
     for pattern in patterns:
-        hits = _matching(pattern, trainable)
+        hits = matching(pattern, trainable)
         if not hits:
             problems.append(_unmatched(pattern, trainable, frozen))
         chosen.update(hits)
@@ -53,12 +53,8 @@ def choose(
     return tuple(name for name in trainable if name in chosen)
 
 
-def _matching(pattern: str, names: Collection[str]) -> list[str]:
-    return [pattern] if pattern in names else [n for n in names if fnmatchcase(n, pattern)]
-
-
 def _unmatched(pattern: str, trainable: Sequence[str], frozen: Collection[str]) -> str:
-    if held := _matching(pattern, frozen):
+    if held := matching(pattern, frozen):
         return (
             f"'{pattern}' names {_shown(held)}, for which the training graph has no gradient; "
             "generate the artifacts again with it in requires_grad"

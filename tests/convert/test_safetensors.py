@@ -83,6 +83,19 @@ def test_another_programs_file(tmp_path: Path) -> None:
     assert not (tmp_path / "no").exists()
 
 
+def test_a_name_with_pattern_characters_means_itself(tmp_path: Path) -> None:
+    arrays = {name: np.ones(2, np.float32) for name in ("W0", "W[0]", "a*b", "axb")}
+    save_file(arrays, tmp_path / "x", {"format": "np"})
+    for frozen, left in (
+        (["W[0]"], {"W0", "a*b", "axb"}),
+        (["a*b", "W0"], {"W[0]", "axb"}),
+        (["W?", "a*"], {"W[0]"}),
+    ):
+        from_safetensors(tmp_path / "x", tmp_path / "out", frozen=frozen)
+        state = CheckpointState.load_checkpoint(tmp_path / "out")
+        assert {n for n, p in state.parameters if p.requires_grad} == left
+
+
 def test_what_does_not_fit_the_model_is_listed(tmp_path: Path) -> None:
     save_file({"w": np.zeros(3, "f4"), "v": np.zeros(2, "f4")}, tmp_path / "x")
     like = save_arrays(tmp_path / "like", w=np.zeros((3, 1)), u=np.zeros(2))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 import numpy as np
 
 from edge_train import dtypes
 from edge_train.graph import ir
+from edge_train.patterns import matching
 
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.DOUBLE, dtypes.BFLOAT16)
 
@@ -68,10 +68,14 @@ def own_weights(model: ir.Model, names: Collection[str]) -> ir.Model:
     """
     graph = model.graph
     tensors, nodes = dict(graph.initializers), []
+    known = {
+        *tensors,
+        *(n.output(0) for n in graph.nodes if n.op_type in ("Identity", "Transpose")),
+    }
     for node in graph.nodes:
         source = tensors.get(node.input(0))
         own = None
-        if source is not None and (_is_new(node, source) or _is_asked_for(node, names)):
+        if source is not None and (_is_new(node, source) or _is_asked_for(node, names, known)):
             own = _copied(node, source)
         if own is None:
             nodes.append(node)
@@ -80,10 +84,11 @@ def own_weights(model: ir.Model, names: Collection[str]) -> ir.Model:
     return replace(model, graph=replace(graph, nodes=nodes, initializers=tensors))
 
 
-def _is_asked_for(node: ir.Node, names: Collection[str]) -> bool:
-    name, source = node.output(0), node.input(0)
-    return name in names or any(
-        fnmatchcase(name, pattern) and not fnmatchcase(source, pattern) for pattern in names
+def _is_asked_for(node: ir.Node, names: Collection[str], known: Collection[str]) -> bool:
+    """``known``: the weights' names, a pattern that is one of them means itself."""
+    own, pair = node.output(0), {node.output(0), node.input(0)}
+    return own in names or any(
+        matching(pattern, pair) == [own] for pattern in names if pattern not in known
     )
 
 

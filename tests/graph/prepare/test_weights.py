@@ -110,3 +110,17 @@ def test_new_scales_are_not_tied() -> None:
     model = model_of(nodes, {"x": (None, 3)}, "y", {"one": np.ones(3, np.float32)})
     assert set(tidy(model).graph.initializers) == {"one", "other"}
     check_same(model, tidy(model), FEEDS)
+
+
+def test_a_copy_whose_name_has_pattern_characters_means_itself() -> None:
+    nodes = [
+        ir.make_node("Identity", ["w"], ["v0"], "plain"),
+        ir.make_node("Identity", ["w"], ["v[0]"], "odd"),
+        ir.make_node("MatMul", ["x", "v0"], ["a"], "first"),
+        ir.make_node("MatMul", ["x", "v[0]"], ["b"], "second"),
+        ir.make_node("Add", ["a", "b"], ["y"], "sum"),
+    ]
+    model = model_of(nodes, {"x": (None, 3)}, "y", {"w": W})
+    for names, own in ((["v[0]"], {"v[0]"}), (["v0"], {"v0"}), (["v?"], {"v0"}), (["v[1]"], set())):
+        assert set(tidy(model, names).graph.initializers) == {"w", *own}
+    check_same(model, tidy(model, ["v[0]"]), FEEDS)
