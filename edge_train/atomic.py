@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import glob
+import hashlib
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +26,14 @@ except ImportError:  # Windows
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 # what a file system without fsync of folders answers (FUSE, Android's shared storage)
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF)
+# of a temporary file's name: with what is added it fits wherever the target's own name may fit
+_LONGEST_STEM = 100
+_SPECIAL = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+)
 
 
 @contextmanager
@@ -32,14 +42,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     An exception in the block (or on the way to the disk) leaves ``path`` as it was and removes the
     temporary file. A missing folder is created, a symbolic link is followed, the permissions of
-    an existing file are kept. Raises IsADirectoryError for a folder and OSError from the disk,
-    with ``path`` as its file name.
+    an existing file are kept. Raises what ``refuse_special`` raises, before anything is written,
+    and OSError from the disk, with ``path`` as its file name.
     """
+    refuse_special(path)
     target = os.path.realpath(os.fspath(path))
-    if os.path.isdir(target):
-        raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file name", target)
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    remove_abandoned(os.path.dirname(target), glob.escape(os.path.basename(target)))
+    remove_abandoned(os.path.dirname(target), glob.escape(_stem(os.path.basename(target))))
     try:
         temporary, file = _create(target)
     except OSError as error:
@@ -65,6 +74,25 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     sync_folder(os.path.dirname(target))
 
 
+def refuse_special(path: str | os.PathLike[str]) -> None:
+    """Raises where a save would take the place of something else than a regular file.
+
+    IsADirectoryError for a folder, OSError (EINVAL) for a pipe, a socket or a device, OSError for a
+    name that the file system refuses; a symbolic link counts as what it leads to.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    target = os.path.realpath(os.fspath(path))
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file name", target)
+    if not stat.S_ISREG(mode):
+        kind = next((words for check, words in _SPECIAL if check(mode)), "no regular file")
+        text = f"is {kind}, expected a regular file or a new name; save under another name"
+        raise OSError(errno.EINVAL, text, target)
+
+
 def sync_folder(folder: str) -> None:
     """Write a folder's entries to the disk, where the system can do that (Linux, Android)."""
     if sys.platform not in ("linux", "android"):
@@ -85,13 +113,24 @@ def sync_folder(folder: str) -> None:
 def _create(target: str) -> tuple[str, BinaryIO]:
     folder, name = os.path.split(target)
     while True:
-        temporary = os.path.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")
+        temporary = os.path.join(folder, f".{_stem(name)}.{secrets.token_hex(6)}.tmp")
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         descriptor = os.open(temporary, flags, 0o666)
         file = os.fdopen(descriptor, "wb")
         if _lock(descriptor) and os.path.exists(temporary):
             return temporary, file
         file.close()  # another save cleaned it away between open and lock
+
+
+def _stem(name: str) -> str:
+    """``name``, or of a long one the beginning and a hash of all of it."""
+    whole = os.fsencode(name)
+    if len(whole) <= _LONGEST_STEM:
+        return name
+    digest = hashlib.blake2b(whole, digest_size=8).hexdigest()
+    # cut between characters: some file systems take whole UTF-8 only
+    beginning = whole[: _LONGEST_STEM - len(digest) - 1].decode("utf-8", "ignore")
+    return f"{beginning}~{digest}"
 
 
 def _lock(descriptor: int) -> bool:

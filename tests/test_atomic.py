@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,55 @@ def test_what_a_killed_save_left_is_removed_and_a_live_one_is_not(tmp_path: Path
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError), atomic.replacing(tmp_path):
         pytest.fail("the block must not run")
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_pipe_is_refused_and_stays(tmp_path: Path, linked: bool) -> None:
+    target = pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if linked:
+        target = tmp_path / "link"
+        target.symlink_to(pipe)
+    names = sorted(os.listdir(tmp_path))
+    text = "is a named pipe, expected a regular file"
+    with pytest.raises(OSError, match=text) as caught, atomic.replacing(target):
+        pytest.fail("the block must not run")
+    assert caught.value.filename == str(pipe)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert sorted(os.listdir(tmp_path)) == names
+
+
+def test_a_socket_is_refused_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("socket")
+        with pytest.raises(OSError, match="is a socket"), atomic.replacing("socket"):
+            pytest.fail("the block must not run")
+    assert stat.S_ISSOCK((tmp_path / "socket").stat().st_mode)
+    assert os.listdir(tmp_path) == ["socket"]
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "é" * 127, "n" + "é" * 127, "名" * 85, "n" * 101])
+def test_a_name_as_long_as_the_file_system_takes(tmp_path: Path, name: str) -> None:
+    with atomic.replacing(tmp_path / name):
+        (temporary,) = os.listdir(tmp_path)
+    assert len(os.fsencode(temporary)) <= 118
+    (tmp_path / temporary).write_bytes(b"half")
+    with atomic.replacing(tmp_path / name) as file:
+        file.write(b"x")
+    assert os.listdir(tmp_path) == [name]  # what a kill left is cleaned away, too
+    assert (tmp_path / name).read_bytes() == b"x"
+
+
+def test_a_name_that_is_too_long_is_told_before_the_block(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="too long"), atomic.replacing(tmp_path / ("n" * 300)):
+        pytest.fail("the block must not run")
+    assert os.listdir(tmp_path) == []
+
+
+def test_long_names_with_one_beginning_have_stems_of_their_own() -> None:
+    assert atomic._stem("n" * 150) != atomic._stem("n" * 151)
+    assert atomic._stem("n" * 100) == "n" * 100
 
 
 def test_mode_and_symbolic_link_are_kept(tmp_path: Path) -> None:

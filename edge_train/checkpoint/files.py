@@ -70,9 +70,18 @@ def write(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
             _write_blocks(layout(checkpoint), target)
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint '{target}' cannot be written: {error.strerror or error}; the state saved "
+            f"checkpoint '{target}' cannot be written: {_reason(error, target)}; the state saved "
             "before is still there"
         ) from error
+
+
+def _reason(error: OSError, path: str) -> str:
+    """What the disk said, and of which file where that is the one beside ``path``."""
+    reason = error.strerror or str(error)
+    beside = f"{os.path.basename(path)}.data"
+    file = error.filename
+    named = isinstance(file, str) and os.path.basename(file).startswith(beside)
+    return f"'{file}' {reason}" if named else reason
 
 
 def _write_blocks(builder: Builder, path: str) -> None:
@@ -82,6 +91,8 @@ def _write_blocks(builder: Builder, path: str) -> None:
 
 
 def _write_two_files(checkpoint: Checkpoint, path: str) -> None:
+    for taken in (path, f"{path}.data"):  # before gigabytes are written beside it
+        atomic.refuse_special(taken)
     _settle(path)
     trainable, end = _placed(checkpoint.trainable, 0)
     frozen, end = _placed(checkpoint.frozen, end)

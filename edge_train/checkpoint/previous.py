@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from edge_train import atomic
 from edge_train.checkpoint.source import Readable
 from edge_train.errors import CheckpointCorrupt, CheckpointError
 
@@ -17,7 +18,8 @@ def keep(path: str) -> None:
     """Lets the files of the checkpoint at ``path`` also be ``<path>.previous``, before a save.
 
     A second name for the same bytes where the file system has hard links (a save never changes
-    them in place), else a copy. Raises CheckpointError where neither can be made.
+    them in place), else a copy. A symbolic link is followed to the bytes. Raises CheckpointError
+    where neither can be made.
     """
     if not os.path.isfile(path):
         return
@@ -29,13 +31,17 @@ def keep(path: str) -> None:
 def _second_name(file: str, name: str) -> None:
     new = f"{name}.new"
     try:
+        for taken in (new, name):
+            atomic.refuse_special(taken)
         with suppress(FileNotFoundError):
             os.unlink(new)
         try:
-            os.link(file, new)
-        except OSError:  # FAT, Android's shared storage
+            os.link(os.path.realpath(file), new)
+        except OSError:  # FAT, Android's shared storage, a link to another file system
             shutil.copyfile(file, new)
         os.replace(new, name)
+        with suppress(FileNotFoundError):
+            os.unlink(new)  # still there where both were names of the same bytes before
     except OSError as error:
         raise CheckpointError(
             f"'{file}' cannot be kept as '{name}': {error.strerror or error}; the state saved "

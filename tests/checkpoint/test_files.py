@@ -198,16 +198,6 @@ def test_the_moment_between_the_two_renames(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["checkpoint", "checkpoint.data"]
 
 
-def test_a_pipe_under_the_name_of_the_next_data_file_is_not_opened(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint"
-    save(_state(1, external=True), path)
-    os.mkfifo(tmp_path / "checkpoint.data.next")
-    assert _fill(path) == 1
-    save(_state(2, external=True), path)
-    assert _fill(path) == 2
-    assert sorted(os.listdir(tmp_path)) == ["checkpoint", "checkpoint.data"]
-
-
 def test_a_refused_path_leaves_no_data_file(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(CheckpointError, match="is a folder"):

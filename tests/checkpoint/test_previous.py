@@ -50,6 +50,50 @@ def test_u039_a_truncated_file_names_the_state_before_it(
     )
 
 
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_symbolic_link_keeps_the_state_before(
+    linked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not linked:
+        monkeypatch.setattr(os, "link", _refuse)
+    path, real = tmp_path / "state", tmp_path / "first" / "state"
+    real.parent.mkdir()
+    path.symlink_to(Path("first", "state"))
+    state = _saved_twice(path)
+    for epoch in (3, 4):
+        before = CheckpointState.load_checkpoint(f"{path}.previous")
+        assert before.properties["epoch"] == epoch - 2
+        assert CheckpointState.load_checkpoint(real).properties["epoch"] == epoch - 1
+        state.properties["epoch"] = epoch
+        CheckpointState.save_checkpoint(state, path, keep_previous=True)
+    assert path.is_symlink()
+    assert not Path(f"{path}.previous").is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["first", "state", "state.previous"]
+    assert os.listdir(real.parent) == ["state"]
+
+
+def test_a_save_that_fails_after_keeping_leaves_no_third_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state"
+    state = _saved_twice(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write", _refuse)
+        for _ in range(2):
+            with pytest.raises(OSError, match="not permitted"):
+                CheckpointState.save_checkpoint(state, path, keep_previous=True)
+    assert sorted(os.listdir(tmp_path)) == ["state", "state.previous"]
+
+
+def test_a_pipe_in_the_place_of_the_kept_state_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    os.mkfifo(f"{path}.previous")
+    with pytest.raises(CheckpointError, match="is a named pipe"):
+        _saved_twice(path)
+    assert Path(f"{path}.previous").is_fifo()
+    assert CheckpointState.load_checkpoint(path).properties["epoch"] == 1
+
+
 def _refuse(*_: object) -> None:
     raise OSError(1, "Operation not permitted")
 
