@@ -250,6 +250,8 @@ def spread(
     flat: np.ndarray, layout: Sequence[ParameterSlot], homes: Mapping[str, np.ndarray]
 ) -> None:
     """Writes one 1-D float32 array over the arrays of ``homes``, in the layout's order."""
+    if any(np.may_share_memory(flat, home) for home in homes.values()):
+        flat = flat.copy()  # a view of these very parameters, in another order
     start = 0
     for slot in layout:
         homes[slot.name][...] = flat[start : start + slot.size].reshape(slot.shape)

@@ -237,6 +237,15 @@ def test_the_buffer_read_is_a_copy() -> None:
     assert not module.state.parameters["w1"].data.any()
 
 
+def test_a_view_of_the_own_weights_is_a_buffer_too() -> None:
+    module = module_of(MLP)
+    mirrored = flat(module, True)[::-1].copy()
+    module.copy_buffer_to_parameters(module.arena.weights[::-1])
+    np.testing.assert_array_equal(flat(module, True), mirrored)
+    module.copy_buffer_to_parameters(module.arena.weights)
+    np.testing.assert_array_equal(flat(module, True), mirrored)
+
+
 def test_u054_moments_are_kept_unless_asked_otherwise() -> None:
     """U054: as in onnxruntime-training; reset_optimizer=True is another step."""
 
