@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,6 +30,12 @@ Rewrite: TypeAlias = Callable[[ir.Model], ir.Model]
 
 #: onnxruntime's own lines on stderr: only what ends the process; errors arrive as exceptions
 _LOG_FATAL = 4
+_LOG_ERROR = 3
+#: -1: onnxruntime's default, which is to warn
+_LOG_WARNING = (-1, 2)
+#: SessionOptions cannot be copied: those of a user, which several threads may share, are changed
+#: for the time of a session's creation
+_BORROWED = threading.RLock()
 _PROVIDERS = ["CPUExecutionProvider"]
 #: in the name of a fused node: the optimizer that made it
 _FUSION = re.compile(r"/(\w+Fusion)/")
@@ -92,7 +100,13 @@ def make_session(
     Errors: UnsupportedOp lists every node whose op onnxruntime lacks; NativeError for a library
     without a kernel that the graph has; ArtifactError otherwise.
     """
-    options = _knowing(model, options or default_options())
+    with nullcontext() if options is None else _BORROWED:
+        return _made(model, what, _knowing(model, options or default_options()), rewrite)
+
+
+def _made(
+    model: ir.Model, what: str, options: onnxruntime.SessionOptions, rewrite: Rewrite | None
+) -> onnxruntime.InferenceSession:
     data = onnx_codec.encode(model)
     try:
         running = running_graph(model, data, options, rewrite)
@@ -166,13 +180,12 @@ def running_graph(
 
 
 def _optimized(data: bytes, options: onnxruntime.SessionOptions) -> bytes:
-    asked = options.optimized_model_filepath
+    level = options.log_severity_level
+    # onnxruntime warns that the file fits this machine only: it is read here, and gone
+    quiet = _LOG_ERROR if level in _LOG_WARNING else level
     with scratch_file() as path:
-        options.optimized_model_filepath = path
-        try:
+        with _changed(options, optimized_model_filepath=path, log_severity_level=quiet):
             _session(data, options)
-        finally:
-            options.optimized_model_filepath = asked
         with open(path, "rb") as file:
             return file.read()
 
@@ -181,14 +194,25 @@ def _ordered_session(
     running: ir.Model, options: onnxruntime.SessionOptions
 ) -> onnxruntime.InferenceSession:
     """A session that runs the nodes as they are and in their order."""
-    level, order = options.graph_optimization_level, options.execution_order
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-    try:
+    with _changed(
+        options,
+        graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+        execution_order=onnxruntime.ExecutionOrder.PRIORITY_BASED,
+    ):
         return _session(onnx_codec.encode(running), options)
+
+
+@contextmanager
+def _changed(options: onnxruntime.SessionOptions, **values: Any) -> Iterator[None]:
+    """Options with other values for a while."""
+    before = {name: getattr(options, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(options, name, value)
+        yield
     finally:
-        options.graph_optimization_level = level
-        options.execution_order = order
+        for name, value in before.items():
+            setattr(options, name, value)
 
 
 def _session(

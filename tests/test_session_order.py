@@ -6,12 +6,14 @@ import builtins
 import json
 import os
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
+from support.child import run_python
 from support.training import module_of
 from support.zoo import ZOO
 
@@ -108,3 +110,44 @@ def test_options_come_back_as_they_were() -> None:
         options.optimized_model_filepath,
     )
     assert after == before
+
+
+def test_threads_may_make_modules_with_one_options_object() -> None:
+    """The object is changed while a session is made; it is as it was afterwards."""
+    options = session.default_options()
+    names = [name for name in dir(options) if not name.startswith("_")]
+    values = {n: v for n in names if not callable(v := getattr(options, n))}
+    expected = float(module_of(CASE, session_options=options)(**CASE.feed))
+    losses: list[float] = []
+
+    def make() -> None:
+        for _ in range(4):
+            module = module_of(CASE, session_options=options)
+            losses.append(float(module(**CASE.feed)))
+
+    threads = [threading.Thread(target=make) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert losses == [expected] * 12
+    assert {n: getattr(options, n) for n in values} == values
+    assert values["optimized_model_filepath"] == ""
+
+
+FRESH = """
+import sys
+import onnxruntime
+from edge_train.api import CheckpointState, Module
+folder = sys.argv[1]
+options = onnxruntime.SessionOptions()
+state = CheckpointState.load_checkpoint(folder + "/checkpoint")
+Module(folder + "/training_model.onnx", state, folder + "/eval_model.onnx",
+       session_options=options)
+assert options.log_severity_level == -1
+"""
+
+
+def test_fresh_options_warn_of_nothing_that_is_ours() -> None:
+    done = run_python(FRESH, CASE.folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
