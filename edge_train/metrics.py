@@ -35,7 +35,8 @@ class Accuracy:
     """The share of rows whose class is among the ``k`` largest predictions.
 
     Predictions are (n, classes, ...) scores, or (n,) or (n, 1) logits of the positive class;
-    targets whole numbers, (n, ...), or scores of the prediction's shape.
+    targets whole numbers, (n, ...), or scores of the prediction's shape. A NaN for the row's class
+    is a miss, one for another class counts as larger.
     """
 
     larger_is_better = True
@@ -49,9 +50,9 @@ class Accuracy:
         """One batch."""
         scores, labels = _rows_of_classes(prediction, target)
         own = np.take_along_axis(scores, labels[:, None], axis=1)
-        # ties count against the row: constant scores are no knowledge
-        rank = (scores > own).sum(axis=1) + (scores == own).sum(axis=1) - 1
-        self._hits += int((rank < self._k).sum())
+        # what is not below counts against the row: ties (constant scores are no knowledge), NaN
+        rank = scores.shape[1] - 1 - (scores < own).sum(axis=1)
+        self._hits += int(((rank < self._k) & ~np.isnan(own[:, 0])).sum())
         self._count += len(labels)
 
     def value(self) -> float:
@@ -62,7 +63,7 @@ class Accuracy:
 class F1:
     """The harmonic mean of precision and recall, averaged over the classes that occur ("macro").
 
-    Of the positive class alone where there are two.
+    Of the positive class alone where there are two. A row with a NaN predicts no class.
     """
 
     name = "f1"
@@ -77,8 +78,10 @@ class F1:
         classes = scores.shape[1]
         if classes > len(self._table):
             self._table = np.pad(self._table, ((0, classes - len(self._table)), (0, 0)))
-        guesses = scores.argmax(axis=1)
-        for column, values in enumerate((labels[guesses == labels], guesses, labels)):
+        known = ~np.isnan(scores).any(axis=1)  # argmax would take the NaN
+        guesses = scores.argmax(axis=1)[known]
+        hits = guesses[guesses == labels[known]]
+        for column, values in enumerate((hits, guesses, labels)):
             self._table[:classes, column] += np.bincount(values, minlength=classes)[:classes]
 
     def value(self) -> float:
@@ -174,7 +177,8 @@ def _rows_of_classes(prediction: Array, target: Array) -> tuple[Array, Array]:
     labels = target
     if prediction.ndim < 2 or prediction.shape[1] == 1:  # the positive class's logit
         positive = prediction.reshape(-1)
-        scores = np.stack([np.zeros_like(positive), positive], axis=1)
+        negative = np.where(np.isnan(positive), positive, np.zeros_like(positive))
+        scores = np.stack([negative, positive], axis=1)
         values = np.asarray(target).reshape(-1)
         if values.size and not 0 <= values.min() <= values.max() <= 1:
             raise ValueError(

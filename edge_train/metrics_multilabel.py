@@ -18,6 +18,7 @@ class MultilabelAccuracy:
 
     Predictions are logits (n, labels, ...), above 0 where a label is said to be there; targets have
     that shape and values from 0 to 1, above 0.5 where it is. Every place of further axes is a row.
+    A NaN is wrong whether the label is there or not.
     """
 
     larger_is_better = True
@@ -30,7 +31,7 @@ class MultilabelAccuracy:
     def add(self, prediction: NDArray[Any], target: NDArray[Any]) -> None:
         """One batch."""
         said, there = _labels(self.name, prediction, target)
-        right = said == there
+        right = (said == there) & _rows(~np.isnan(prediction))
         right = right.all(axis=1) if self._whole else right
         self._hits += int(right.sum())
         self._count += right.size
@@ -44,7 +45,7 @@ class MultilabelF1:
     """F1 = 2 hits / (said + there): "micro" of the counts of all labels together, "macro" the mean
     over the labels, those left out that are neither there nor said to be.
 
-    Predictions and targets as of MultilabelAccuracy.
+    Predictions and targets as of MultilabelAccuracy; a NaN does not say that the label is there.
     """
 
     larger_is_better = True

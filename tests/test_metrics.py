@@ -109,3 +109,27 @@ def test_predictions_that_do_not_fit() -> None:
 def test_numbers_are_no_classes_of_a_single_output(name: str) -> None:
     with pytest.raises(ValueError, match="a target from 0 to 1, got 3 to 9; mae and rmse"):
         measured(name, np.linspace(0, 9, 10).reshape(10, 1), np.arange(9.0, -1, -1)[:, None])
+
+
+@pytest.mark.parametrize("name", ["accuracy", "top2", "top3", "f1"])
+def test_scores_that_are_nan_are_no_hits(name: str) -> None:
+    labels = np.array([0, 1, 2, 0])
+    assert measured(name, np.full((4, 3), np.nan, np.float32), labels) == 0.0
+    logits = np.full((4, 1), np.nan, np.float32)
+    assert measured(name, logits, np.array([[1.0], [0], [1], [0]])) == 0.0
+    right = np.eye(3, dtype=np.float32)[labels]
+    assert measured(name, right, labels) == 1.0
+    right[3, 0] = np.nan
+    expected = (1 + 1 + 2 / 3) / 3 if name == "f1" else 3 / 4
+    assert measured(name, right, labels) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("name", "value"), [("accuracy", 0.5), ("top2", 1.0), ("f1", 2 / 3)])
+def test_a_nan_of_another_class_is_ahead(name: str, value: float) -> None:
+    scores = np.array([[1.0, np.nan], [0.0, 1.0], [1.0, 0.0], [np.nan, 1.0]], np.float32)
+    assert measured(name, scores, np.array([0, 1, 0, 1])) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("name", ["mae", "rmse"])
+def test_the_error_of_a_nan_is_nan(name: str) -> None:
+    assert math.isnan(measured(name, np.array([1.0, np.nan, 2.0]), np.ones(3)))

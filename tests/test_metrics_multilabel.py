@@ -128,6 +128,25 @@ def test_targets_that_are_none(
         measured(name, logits, target)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        # said (1 -), (- 1), (0 0); there (1 1), (0 1), (0 0): hits 2, said 2, there 3
+        ("multilabel_accuracy", 4 / 6),
+        ("multilabel_exact", 1 / 3),
+        ("multilabel_f1_micro", 4 / 5),
+        ("multilabel_f1_macro", (1 + 2 / 3) / 2),
+    ],
+)
+def test_a_nan_is_right_about_no_label(name: str, value: float) -> None:
+    logits = np.array([[1, np.nan], [np.nan, 2], [-1, -1]], np.float32)
+    target = np.array([[1, 1], [0, 1], [0, 0]])
+    assert measured(name, logits, target) == pytest.approx(value)
+    assert measured(name, np.full((3, 2), np.nan), target) == 0.0
+    if "accuracy" in name:
+        assert measured(name, np.full(3, np.nan), np.array([0, 1, 0])) == 0.0
+
+
 def test_batches_with_other_labels() -> None:
     (metric,) = metrics.make(["multilabel_f1_macro"])
     metric.add(LOGITS, TARGET)
