@@ -26,11 +26,11 @@ from edge_train.parameter_buffers import ParameterBuffers
 from edge_train.placement import (
     check_parameters,
     check_trainable_types,
+    choose,
     layout_of,
     make_room,
     move_in,
     place,
-    release,
 )
 from edge_train.program import Program, TrainingProgram
 from edge_train.runner import Fed
@@ -114,9 +114,7 @@ class Module(ParameterBuffers):
             _check_evaluates(self._eval_source)
             self._eval = Program(self._eval_source, state, "eval graph", session_options, kernels)
             check_parameters("eval graph", self._eval.roles, state)
-        if chosen != state.chosen:
-            release(state)
-            state.choose(chosen)
+        choose(state, chosen)
         if device not in ("cpu", "cpu:0"):
             _choose_memory(state, device)
         if not state.is_nominal:

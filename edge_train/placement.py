@@ -166,12 +166,25 @@ def _move_frozen(state: CheckpointState, arena: Arena) -> None:
 
 
 def _check_same(arena: Arena, trainable: Sequence[ParameterSlot]) -> None:
-    if arena.names != tuple([slot.name for slot in trainable]):
+    """Their order may be another: it is that of the Module that made the Arena."""
+    own, there = {slot.name for slot in trainable}, set(arena.names)
+    if own != there:
         raise ArtifactError(
-            f"this Module trains {len(trainable)} parameters, a Module made on the same state "
-            f"later trains {len(arena.names)} others: a state trains one choice at a time. Use "
-            "the later Module, or make a new one with trainable=[...]"
+            f"this Module trains {len(own)} parameters, a Module made on the same state later "
+            f"trains {len(there)}, and {sorted(own ^ there)[:8]} are trained by one of them only: "
+            "a state trains one choice at a time. Use the later Module, or make a new one with "
+            "trainable=[...]"
         )
+
+
+def choose(state: CheckpointState, chosen: Sequence[str] | None) -> None:
+    """Lets a state train these parameters, None: all that it can; another choice than before
+    releases them. The same one in the order of another graph is no other."""
+    before = state.chosen
+    if (chosen is None) == (before is None) and set(chosen or ()) == set(before or ()):
+        return
+    release(state)
+    state.choose(chosen)
 
 
 def release(state: CheckpointState) -> None:

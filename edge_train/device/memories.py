@@ -185,7 +185,11 @@ class FileMemory(Memory):
 
     def prepare(self, entries: Sequence[Entry]) -> None:
         """Holds the file's size against the parameters; ValueError with both."""
-        self._entries = {entry.name: entry for entry in entries if entry.offset >= 0}
+        wanted = {entry.name: entry for entry in entries if entry.offset >= 0}
+        if wanted.keys() == self._entries.keys():  # the file keeps the order it was read in
+            places = {name: entry.offset for name, entry in self._entries.items()}
+            wanted = {n: replace(entry, offset=places[n]) for n, entry in wanted.items()}
+        self._entries = wanted
         expected = sum(entry.nbytes for entry in self._entries.values())
         if self._device.file_size != expected:
             raise ValueError(
