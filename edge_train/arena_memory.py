@@ -5,18 +5,18 @@ of edge_train.device derive from ``Memory``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_train.interrupts import Unbroken
 from edge_train.kernels.contract import Steps
 
 Floats = NDArray[np.float32]
 
-_NOTHING: AbstractContextManager[object] = nullcontext()
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
@@ -75,8 +75,10 @@ class Memory:
         return None
 
     def writing(self) -> AbstractContextManager[object]:
-        """Surrounds every change of parameters, so that no other process reads half of it."""
-        return _NOTHING
+        """Surrounds every change of parameters: no signal's handler ends it halfway, and no other
+        process reads half of it.
+        """
+        return Unbroken()
 
     def publish(self) -> None:
         """Every parameter has its values now."""

@@ -82,7 +82,7 @@ class FusedTraining(TrainingProgram):
         arena.memory.to_host()  # parts of buffers are updated here, whatever the device
         with arena.memory.writing():
             outputs = self._conclude(self._run(feeds, step), arena)
-        step.finish()
+            step.finish()
         return outputs
 
     def _run(self, feeds: Mapping[str, Fed], step: Pass) -> list[Fed]:

@@ -205,8 +205,9 @@ class Optimizer:
         factor = self._clip_factor(bound.arena)
         if factor is None:
             return False
-        self._update(bound, factor)
-        bound.group.step += 1
+        with bound.arena.memory.writing():  # the count too: moments and weights go by it
+            self._update(bound, factor)
+            bound.group.step += 1
         return True
 
     def reset_state(self) -> None:
@@ -289,22 +290,21 @@ class Optimizer:
         """Scales, flushes and updates part by part, while a part is in the cache."""
         arena, packed = bound.arena, bound.packed
         gradients, update = arena.gradients, self._part_update(bound)
-        with arena.memory.writing():
-            if factor == 1.0 and self._is_alone(arena):
-                update(slice(0, arena.size), gradients)
-                return
-            steps = arena.memory.steps(self._steps)
+        if factor == 1.0 and self._is_alone(arena):
+            update(slice(0, arena.size), gradients)
+            return
+        steps = arena.memory.steps(self._steps)
 
-            def work(at: slice) -> None:
-                g = gradients[at]
-                if factor != 1.0:
-                    steps.scale(g, factor)
-                update(at, g)
+        def work(at: slice) -> None:
+            g = gradients[at]
+            if factor != 1.0:
+                steps.scale(g, factor)
+            update(at, g)
 
-            parts: Sequence[slice] = pool.pieces(arena.size) if packed is None else packed.parts
-            if steps is not self._steps and packed is None:
-                parts = (slice(0, arena.size),)  # a device of its own takes the buffers whole
-            self._each(work, parts, factor == 1.0)
+        parts: Sequence[slice] = pool.pieces(arena.size) if packed is None else packed.parts
+        if steps is not self._steps and packed is None:
+            parts = (slice(0, arena.size),)  # a device of its own takes the buffers whole
+        self._each(work, parts, factor == 1.0)
 
     def _each(self, work: Callable[[slice], T], parts: Sequence[slice], joins: bool) -> list[T]:
         return pool.shared(self._threads).each(work, parts, joins)

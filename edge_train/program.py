@@ -24,6 +24,7 @@ from edge_train.graph.recompute_plan import Choice, check_choice, recompute_rewr
 from edge_train.graph.roles import Roles
 from edge_train.graph.shapes import Shapes
 from edge_train.inputs import InputSpec, as_array, label_text
+from edge_train.interrupts import Unbroken
 from edge_train.kernels.dispatch import fuses_graphs
 from edge_train.placement import check_trainable_types
 from edge_train.runner import Fed, GraphRunner
@@ -189,6 +190,11 @@ class TrainingProgram(Program):
             self._bound_to = arena
         if self._adds and arena.reset:
             arena.gradients.fill(0.0)
+        with Unbroken():  # what tells of the gradients' state changes with them
+            self._run_training(runner, feeds, arena)
+            return self._conclude(runner.fetch(self.results), arena)
+
+    def _run_training(self, runner: GraphRunner, feeds: Mapping[str, Fed], arena: Arena) -> None:
         try:
             runner.run(feeds)
             if self._computed:
@@ -198,7 +204,6 @@ class TrainingProgram(Program):
             arena.gradients.fill(0.0)
             arena.reset = True
             raise
-        return self._conclude(runner.fetch(self.results), arena)
 
     def _conclude(self, outputs: list[Fed], arena: Arena) -> list[Fed]:
         """What a run leaves behind besides gradients."""

@@ -23,6 +23,7 @@ from edge_train.device.devices import Device, layout_of
 from edge_train.device.names import DeviceName
 from edge_train.device.pages import Wish
 from edge_train.device.segment import ENDED, READY, TABLE_AT, UNIT, Header, Place
+from edge_train.interrupts import Unbroken
 
 _ALIGNMENT = 64
 
@@ -115,8 +116,8 @@ class Segment:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Surrounds changes: readers take none of it, or all."""
-        with self._lock:
+        """Surrounds changes: readers take none of it, or all; no signal's handler ends one."""
+        with Unbroken(), self._lock:
             if not self._depth:
                 self.header.begin()
             self._depth += 1

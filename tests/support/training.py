@@ -27,9 +27,9 @@ def module_of(artifacts: Artifacts, **options: object) -> Module:
     return Module(artifacts.training_model, state, artifacts.eval_model, **options)
 
 
-def session_of(artifacts: Artifacts) -> tuple[Module, Optimizer]:
+def session_of(artifacts: Artifacts, **options: object) -> tuple[Module, Optimizer]:
     """Module and Optimizer of the artifacts."""
-    module = module_of(artifacts)
+    module = module_of(artifacts, **options)
     return module, Optimizer(artifacts.optimizer_model, module)
 
 
