@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from edge_train import dtypes
 from edge_train.graph import ir
+from edge_train.graph.casting import converted_sizes
 
 if TYPE_CHECKING:
     from edge_train.graph.shapes import Shapes
@@ -213,7 +214,7 @@ def _where(s: Shapes, node: ir.Node) -> Facts:
 def _cast(s: Shapes, node: ir.Node) -> Facts:
     contents = s.contents(node.input(0))
     if contents is not None:
-        s.set_contents(node.output(0), contents)
+        s.set_contents(node.output(0), converted_sizes(contents, node.attr("to")))
     return [(node.attr("to"), s.dims(node.input(0)))]
 
 

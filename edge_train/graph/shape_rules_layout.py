@@ -159,8 +159,9 @@ def _slice(s: Shapes, node: ir.Node) -> Facts:
         index = axis_of(axis, len(dims))
         result[index] = _sliced(dims[index], limits, steps[i] if steps else 1)
     contents = s.contents(node.input(0))
-    if contents is not None and axes == (0,) and (bounds := ints(starts)) and (to := ints(ends)):
-        s.set_contents(node.output(0), contents[bounds[0] : to[0] : steps[0] if steps else 1])
+    listed = contents if len(dims) == 1 and axes in ((0,), (-1,)) else None
+    if listed is not None and (bounds := ints(starts)) and (to := ints(ends)):
+        s.set_contents(node.output(0), listed[bounds[0] : to[0] : steps[0] if steps else 1])
     return [(elem_type, tuple(result))]
 
 
@@ -178,7 +179,7 @@ def _gather(s: Shapes, node: ir.Node) -> Facts:
     elem_type, dims = like(s, node.input(0))
     indices = s.dims(node.input(1))
     contents, picked = s.contents(node.input(0)), ints(s.contents(node.input(1)))
-    if contents is not None and picked is not None:
+    if contents is not None and picked is not None and dims is not None and len(dims) == 1:
         s.set_contents(node.output(0), [contents[i] for i in picked])
     if dims is None or indices is None:
         return [(elem_type, None)]

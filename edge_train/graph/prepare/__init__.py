@@ -37,7 +37,7 @@ def tidy(model: ir.Model, names: Collection[str] = ()) -> ir.Model:
     model that breaks the ONNX rules.
     """
     with explained(model):
-        model = mend_declared(fold_branches(inline_functions(model)))
+        model = mend_declared(fold_branches(inline_functions(model), names))
         model = own_weights(constants_as_initializers(model, names), names)
         version = model.opset() or TARGET
         return model if OLDEST_WITH_LOSSES <= version <= TARGET else raise_opset(model)
@@ -55,7 +55,7 @@ def prepare(model: ir.Model, keep: Collection[str] | None = None) -> ir.Model:
 
 
 def _prepared(model: ir.Model, keep: Collection[str] | None) -> ir.Model:
-    model = raise_opset(fold_branches(inline_functions(model)))
+    model = raise_opset(fold_branches(inline_functions(model), keep or ()))
     model = constants_as_initializers(unfuse(model))
     model = enter_training_mode(name_nodes(model))
     if keep is not None:

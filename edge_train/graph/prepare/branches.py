@@ -6,12 +6,15 @@ does not, the squeezing branch is taken: onnxruntime stops there if the size is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
 
+from edge_train import dtypes
 from edge_train.graph import ir
+from edge_train.graph.casting import converted
+from edge_train.graph.parameters import parameter_names
 from edge_train.graph.passes import all_names, renamed
 from edge_train.graph.prepare.names import name_nodes
 from edge_train.graph.shape_rules import ints
@@ -19,31 +22,30 @@ from edge_train.graph.shapes import Shapes
 
 MAX_ITEMS = 64
 
-#: what conditions are made of; the operands are flat
+#: what conditions are made of; the operands are single values
 _OPS: dict[str, Callable[..., np.ndarray]] = {
     "And": np.logical_and,
-    "Cast": np.asarray,
     "Equal": np.equal,
     "Greater": np.greater,
     "GreaterOrEqual": np.greater_equal,
-    "Identity": np.asarray,
     "Less": np.less,
     "LessOrEqual": np.less_equal,
     "Not": np.logical_not,
     "Or": np.logical_or,
-    "Reshape": np.asarray,
-    "Squeeze": np.asarray,
-    "Unsqueeze": np.asarray,
     "Xor": np.logical_xor,
 }
-_FIRST_ONLY = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+#: the same values in another shape
+_MOVES = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
-def fold_branches(model: ir.Model) -> ir.Model:
-    """The model without the Ifs whose condition is constant, or follows from declared sizes."""
+def fold_branches(model: ir.Model, weights: Collection[str] = ()) -> ir.Model:
+    """The model without the Ifs whose condition is constant, or follows from declared sizes.
+
+    ``weights``: initializers that training changes.
+    """
     graph = model.graph
     while True:
-        index = _decided(graph)
+        index = _decided(graph, weights)
         if index is None:
             break
         graph = _folded(graph, *index)
@@ -51,12 +53,12 @@ def fold_branches(model: ir.Model) -> ir.Model:
     return model if graph is model.graph else name_nodes(replace(model, graph=graph))
 
 
-def _decided(graph: ir.Graph) -> tuple[int, bool] | None:
+def _decided(graph: ir.Graph, weights: Collection[str]) -> tuple[int, bool] | None:
     """The first If with a known condition, and its value."""
     ifs = [index for index, node in enumerate(graph.nodes) if node.op_type == "If"]
     if not ifs:
         return None
-    condition = _Condition(graph)
+    condition = _Condition(graph, {*weights, *parameter_names(graph)[0]})
     for index in ifs:
         value = condition.value(graph.nodes[index].input(0))
         if value is not None and value.size == 1:
@@ -68,29 +70,38 @@ def _decided(graph: ir.Graph) -> tuple[int, bool] | None:
 class _Condition:
     """Evaluates what a condition is computed from: constants and sizes."""
 
-    def __init__(self, graph: ir.Graph) -> None:
+    def __init__(self, graph: ir.Graph, weights: Collection[str] = ()) -> None:
         self._graph, self._shapes = graph, Shapes.of(graph)
-        self._producers = graph.producers()
+        self._producers, self._weights = graph.producers(), weights
 
     def value(self, name: str) -> np.ndarray | None:
         """The flat value of a tensor, None if it is not known."""
-        sizes = ints(self._shapes.contents(name))
-        if sizes is not None:
-            return np.array(sizes, np.int64)
+        sizes, kind = ints(self._shapes.contents(name)), self._shapes.elem_type(name)
+        if name in self._weights:
+            return None
+        if sizes is not None and kind in dtypes.NUMPY:
+            return np.array(sizes, dtypes.NUMPY[kind])
         node = self._producers.get(name)
         tensor = self._graph.initializers.get(name)
         if node is not None and node.op_type == "Constant":
             tensor = node.attr("value")
         if tensor is not None:
-            small = tensor.raw is not None and len(tensor.raw) <= 8 * MAX_ITEMS
-            return tensor.array().ravel() if small else None
-        if node is None or node.op_type not in _OPS:
+            return _held(tensor)
+        if node is None or node.domain not in ir.ONNX_DOMAINS:
             return None
-        names = node.inputs[:1] if node.op_type in _FIRST_ONLY else node.inputs
-        operands = [self.value(item) for item in names]
-        if any(operand is None for operand in operands):
+        return self._computed(node)
+
+    def _computed(self, node: ir.Node) -> np.ndarray | None:
+        if node.op_type in _MOVES:
+            return self.value(node.inputs[0])
+        if node.op_type == "Cast":
+            value = self.value(node.inputs[0])
+            return None if value is None else converted(value, node.attr("to"))
+        operands = [self.value(name) for name in node.inputs] if node.op_type in _OPS else []
+        known = [operand for operand in operands if operand is not None and operand.size == 1]
+        if not known or len(known) < len(operands):
             return None
-        result: np.ndarray = _OPS[node.op_type](*operands)
+        result: np.ndarray = _OPS[node.op_type](*known)
         return result
 
     def is_squeeze(self, node: ir.Node) -> bool:
@@ -122,9 +133,17 @@ class _Condition:
         shape, index = self._producers.get(gather.inputs[0]), self.value(gather.inputs[1])
         if shape is None or shape.op_type != "Shape" or shape.inputs[0] != x or index is None:
             return False
+        if {"start", "end"} & set(shape.attributes):  # places in a part of the sizes
+            return False
         rank = self._shapes.rank(x) or 0
         same = index.size == 1 and index[0] == axis
         return bool(same or (index.size == 1 and rank and (index[0] - axis) % rank == 0))
+
+
+def _held(tensor: ir.Tensor) -> np.ndarray | None:
+    """The flat value of a small constant."""
+    known = tensor.data_type in dtypes.NUMPY and tensor.raw is not None
+    return tensor.array().ravel() if known and len(tensor.raw or b"") <= 8 * MAX_ITEMS else None
 
 
 def _is_one(value: np.ndarray | None) -> bool:

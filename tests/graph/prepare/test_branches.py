@@ -138,3 +138,94 @@ def test_squeeze_of_an_unknown_size(axis: int, index: int, opset: int) -> None:
 
 def test_squeeze_of_another_axis_than_the_one_asked_for_stays() -> None:
     assert "If" in ops(fold_branches(_squeezing(1, 0, 15)))
+
+
+CASTS = [
+    (np.float32(2.7), dtypes.INT64, np.array(2)),
+    (np.float32(-2.7), dtypes.INT32, np.array(-2, np.int32)),
+    (np.float64(1e300), dtypes.FLOAT, np.float32(np.inf)),
+    (np.array(-129), dtypes.INT8, np.array(127, np.int8)),
+    (np.array(300), dtypes.UINT8, np.array(44, np.uint8)),
+    (np.array(5), dtypes.BOOL, np.array(True)),
+    (np.array(2**24 + 1), dtypes.FLOAT, np.float32(2**24)),
+    (np.array(2049), dtypes.FLOAT16, np.float16(2048)),
+    (np.float32(np.nan), dtypes.INT32, np.array(0, np.int32)),
+    (np.array(2**31), dtypes.INT32, np.array(-(2**31), np.int32)),
+    (np.float16(0.1), dtypes.FLOAT, np.float32(0.1)),
+    (np.array(True), dtypes.FLOAT, np.float32(1)),
+]
+
+
+@pytest.mark.parametrize(("value", "to", "other"), CASTS)
+def test_a_cast_that_changes_the_value(value: np.ndarray, to: int, other: np.ndarray) -> None:
+    """The branch that onnxruntime takes; an If whose condition is left open stays."""
+    nodes = [
+        ir.make_node("Cast", ["v"], ["cast"], "cast", to=to),
+        ir.make_node("Equal", ["cast", "other"], ["c"], "equal"),
+        *_two("c"),
+    ]
+    model = model_of(nodes, {"x": (None, 3)}, "y", {"v": value, "other": other})
+    check_same(model, fold_branches(model), FEEDS)
+
+
+@pytest.mark.parametrize(("value", "to", "folds"), [(3.9, 7, True), (3e30, 7, False)])
+def test_a_cast_folds_where_the_value_fits(value: float, to: int, folds: bool) -> None:
+    nodes = [
+        ir.make_node("Cast", ["v"], ["cast"], "cast", to=to),
+        ir.make_node("Less", ["cast", "four"], ["c"], "less"),
+        *_two("c"),
+    ]
+    constants = {"v": np.float32(value), "four": np.array(4)}
+    model = model_of(nodes, {"x": (None, 3)}, "y", constants)
+    assert ("If" not in ops(fold_branches(model))) == folds
+
+
+def test_rows_of_a_table_are_not_its_elements() -> None:
+    """Gather and Slice along the first axis of a constant that has two."""
+    table = np.array([[7], [1], [2]])
+    nodes = [
+        ir.make_node("Slice", ["table", "one", "two"], ["cut"], "cut"),
+        ir.make_node("Gather", ["wide", "place"], ["row"], "row"),
+        ir.make_node("ReduceSum", ["row"], ["total"], "total", keepdims=0),
+        ir.make_node("Reshape", ["cut", "flat"], ["item"], "item"),
+        ir.make_node("Equal", ["item", "total"], ["c"], "equal"),
+        *_two("c"),
+    ]
+    constants = {
+        "table": table, "wide": np.array([[3, 4], [5, -4]]), "place": np.array(1),
+        "one": np.array([1]), "two": np.array([2]), "flat": np.array([-1]),
+    }  # fmt: skip
+    model = model_of(nodes, {"x": (None, 3)}, "y", constants)
+    prepared = prepare(model, ["y"])
+    check_same(model, prepared, FEEDS)
+
+
+def test_operands_that_only_broadcast_with_their_axes_stay() -> None:
+    nodes = [
+        ir.make_node("Equal", ["a", "b"], ["e"], "e"),
+        ir.make_node("Not", ["e"], ["n"], "n"),
+        ir.make_node("ReduceMax", ["n"], ["c"], "c", keepdims=0),
+        *_two("c"),
+    ]
+    constants = {"a": np.arange(3).reshape(1, 3), "b": np.arange(2).reshape(2, 1)}
+    model = model_of(nodes, {"x": (None, 3)}, "y", constants, 20)
+    assert "If" in ops(fold_branches(model))
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_condition_on_a_weight_stays(asked: bool) -> None:
+    """Training changes it."""
+    nodes = [ir.make_node("Greater", ["w", "zero"], ["c"]), *_two("c")]
+    constants = {"w": np.float32(1), "zero": np.float32(0)}
+    model = model_of(nodes, {"x": (None, 3)}, "y", constants)
+    assert ("If" in ops(tidy(model, ["w"] if asked else []))) == asked
+
+
+def test_a_squeeze_by_a_part_of_the_sizes_stays() -> None:
+    """The size at place 0 from axis 1 on is not that of axis 0."""
+    model = _squeezing(0, 0, 15)
+    shape = ir.make_node("Shape", ["x"], ["shape"], start=1)
+    model.graph.nodes[0] = shape
+    assert "If" in ops(fold_branches(model))
+    model.graph.nodes[0] = ir.make_node("Shape", ["x"], ["shape"])
+    assert "If" not in ops(fold_branches(model))
