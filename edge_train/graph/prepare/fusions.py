@@ -118,7 +118,7 @@ def _times_inverse(p: Pattern, name: str) -> tuple[str, str]:
 
     def inverted(x: str, inverse: str) -> tuple[str, str]:
         maker = p.made_by(inverse, "Div", "Reciprocal")
-        if maker.op_type == "Div" and p.graph.number(maker.inputs[0]) != 1:
+        if maker.op_type == "Div" and p.graph.number(*maker.inputs) != 1:
             raise NoMatch
         return x, maker.inputs[-1]
 

@@ -29,10 +29,13 @@ class Graph:
         self.ends = {value.name for value in graph.outputs} | set(keep)
         self._tensors, self._keep = graph.initializers, set(keep)
 
-    def number(self, name: str) -> float | None:
-        """The value of a constant of one element that is no parameter."""
+    def number(self, name: str, beside: str) -> float | None:
+        """The value of a constant of one element that is no parameter; None where it may have
+        more axes than the operand ``beside`` it, which the result then has too."""
         tensor = self._tensors.get(name)
         if tensor is None or name in self._keep or tensor.raw is None or len(tensor.raw) > 8:
+            return None
+        if len(tensor.dims) > (self.shapes.rank(beside) or 0):
             return None
         array = tensor.array()
         return float(array.ravel()[0]) if array.size == 1 else None
@@ -69,7 +72,7 @@ class Pattern:
         node = self.made_by(name, op_type)
         sides = (0, 1) if op_type in ("Add", "Mul") else (1,)
         for side in sides:
-            number = self.graph.number(node.inputs[side])
+            number = self.graph.number(node.inputs[side], node.inputs[1 - side])
             if number is not None and any(abs(number - v) <= near * abs(v) for v in values):
                 return node.inputs[1 - side]
         raise NoMatch
@@ -78,7 +81,7 @@ class Pattern:
         """Both operands of ``op_type`` where one is a constant number."""
         node = self.made_by(name, op_type)
         for side in (1, 0):
-            number = self.graph.number(node.inputs[side])
+            number = self.graph.number(node.inputs[side], node.inputs[1 - side])
             if number is not None:
                 return node.inputs[1 - side], number
         raise NoMatch

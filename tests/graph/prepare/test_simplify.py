@@ -144,6 +144,22 @@ def test_formula_that_is_another(change: Callable[[Chain], str]) -> None:
     check_same(model, prepared, FEEDS)
 
 
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_number_of_more_axes_than_the_operand_stays(name: str, place: int) -> None:
+    """The result has them too, which an op in the formula's place would not give it."""
+    op_type, write = FORMULAS[name]
+    chain = Chain()
+    model = chain.model(write(chain))
+    tensors = model.graph.initializers
+    numbers = [key for key, tensor in tensors.items() if not tensor.dims]
+    for key in numbers[place : place + 1]:
+        tensors[key] = ir.Tensor.of(key, tensors[key].array().reshape(1, 1, 1, 1))
+    prepared = prepare(model, ["scale", "bias"])
+    assert (op_type in ops(prepared)) == (place >= len(numbers))
+    check_same(model, prepared if numbers[place:] else lower(prepared).model, FEEDS)
+
+
 def test_a_parameter_is_no_constant_of_a_formula() -> None:
     chain = Chain()
     model = chain.model(_quick_gelu(chain, 1.5))
