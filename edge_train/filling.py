@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from edge_train import atomic
+from edge_train.counts import whole_number
 from edge_train.host_arrays import host_array
 from edge_train.placement import ParameterSlot, Room
 
@@ -110,9 +111,7 @@ class Filling:
 
     def put(self, offset: int, chunk: Any, checksum: str | None) -> None:
         """Checks one piece and puts it in its place, the journal first."""
-        values = _floats(chunk)
-        if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
-            raise TypeError(f"offset: expected an int, got {offset!r}")
+        values, offset = _floats(chunk), whole_number("offset", offset)
         if offset < 0 or offset + values.size > self._total:
             raise ValueError(
                 f"a piece of {values.size} elements from element {offset} on lies outside of the "
@@ -126,8 +125,8 @@ class Filling:
                     f"{checksum}, got {got}; send it again"
                 )
         if self._journal is not None:
-            self._journal.append(int(offset), values)
-        self._place(int(offset), values)
+            self._journal.append(offset, values)
+        self._place(offset, values)
 
     def finish(self) -> None:
         """ValueError, and all pieces forgotten, if the whole is not what was announced."""

@@ -6,10 +6,10 @@ The schedule is kept in the CheckpointState, so that a resumed run finds it agai
 from __future__ import annotations
 
 import json
-import operator
-from typing import Any, SupportsIndex
+from typing import Any
 
 from edge_train.checkpoint.state import CheckpointState
+from edge_train.counts import check_count
 from edge_train.errors import CheckpointError
 from edge_train.optimizer import Optimizer, check_number
 from edge_train.optimizer_state import SCHEDULE
@@ -20,16 +20,6 @@ def linear_factor(step: int, warmup: int, total: int) -> float:
     if step < warmup:
         return step / max(1, warmup)
     return max(0.0, (total - step) / max(1, total - warmup))
-
-
-def check_count(name: str, value: SupportsIndex, least: int) -> int:
-    """``value`` as an int >= ``least``; TypeError, ValueError otherwise."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
-    count = operator.index(value)
-    if count < least:
-        raise ValueError(f"{name} must be >= {least}, got {count}")
-    return count
 
 
 class LinearLRScheduler:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edge_train.counts import check_count
 from edge_train.errors import CheckpointError
 from edge_train.governor import StopReason
 from edge_train.optimizer import check_number
-from edge_train.scheduler import check_count, linear_factor
+from edge_train.scheduler import linear_factor
 
 Rate = Callable[[int], float]
 #: (metric, whether larger is better) -> why the training shall end, or None
@@ -144,7 +145,8 @@ def plateau(
     lr, patience = check_number("rate", rate), check_count("patience", patience, 1)
     factor = _at_most("factor", factor, 1)
     if stop_after is not None:
-        check_count("stop_after", stop_after, 0)
+        stop_after = check_count("stop_after", stop_after, 0)
+    warmup = check_count("warmup", warmup, 0)
     memory: dict[str, Any] = {"best": None, "waited": 0, "scale": 1.0, "in_vain": 0}
 
     def watch(metric: float, larger_is_better: bool) -> StopReason | None:

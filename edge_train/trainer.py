@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from edge_train.counts import check_count
 from edge_train.data.classes import CLASSES, class_notes, classes_of, left_out, numbered_like
 from edge_train.data.sources import source_of
 from edge_train.errors import DataError, NominalStateError
@@ -19,7 +20,6 @@ from edge_train.governor import Governor, StopReason
 from edge_train.metrics import UserMetric
 from edge_train.module import Module
 from edge_train.optimizer import Optimizer, check_number
-from edge_train.scheduler import check_count
 from edge_train.schedules import Schedule, constant
 from edge_train.training.checks import (
     check_fits,

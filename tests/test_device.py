@@ -213,6 +213,27 @@ def test_use_after_free_is_refused(device: Device, use: str) -> None:
         USES[use](buffer)
 
 
+def test_narrow_integers_of_numpy_do_not_wrap(device: Device) -> None:
+    few, many = np.uint8(100), np.uint8(200)
+    buffer = device.allocate((many, many))
+    assert buffer.shape == (200, 200)
+    assert buffer.nbytes == buffer.numpy().nbytes == 160000
+    flat = device.allocate(np.int64(210))
+    flat.write(np.ones(10, np.float32), offset=many)
+    assert flat.read(many, np.uint8(10)).tolist() == [1.0] * 10
+    with pytest.raises(ShapeMismatch, match="has 210 elements: 100 from element 200"):
+        flat.write(np.zeros(100, np.float32), offset=many)
+    with pytest.raises(ShapeMismatch, match="has 210 elements: 100 from element 200"):
+        flat.read(many, few)
+    for wrong in (True, 1.0, "1"):
+        with pytest.raises(TypeError, match="must be an integer"):
+            flat.read(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="must be an integer, got True"):
+        device.allocate(True)
+    with pytest.raises(ValueError, match="every size of a shape must be >= 0, got -1"):
+        device.allocate((2, -1))
+
+
 def test_sizes_and_dtypes_are_checked(device: Device) -> None:
     buffer = device.allocate(9)
     for given in (False, True):

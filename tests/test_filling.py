@@ -333,8 +333,11 @@ def test_pieces_of_bytes(kind: Callable[[bytes], object]) -> None:
     [
         (40, np.zeros(4, np.float32), ValueError, "4 elements from element 40 on lies outside"),
         (-1, np.zeros(4, np.float32), ValueError, "outside of the buffer, which has 43"),
-        (1.0, np.zeros(4, np.float32), TypeError, "offset: expected an int"),
-        (True, np.zeros(4, np.float32), TypeError, "offset: expected an int"),
+        (np.uint8(250), np.zeros(20, np.float32), ValueError, "20 elements from element 250 on"),
+        (np.int8(-1), np.zeros(4, np.float32), ValueError, "from element -1 on lies outside"),
+        (1.0, np.zeros(4, np.float32), TypeError, "offset must be an integer, got 1.0"),
+        (True, np.zeros(4, np.float32), TypeError, "offset must be an integer, got True"),
+        (np.True_, np.zeros(4, np.float32), TypeError, "offset must be an integer"),
         (0, np.zeros(4), TypeError, "the piece is float64"),
         (0, b"12345", ValueError, "5 bytes: expected a multiple of 4"),
         (0, "text", TypeError, "the piece is a str"),

@@ -129,6 +129,7 @@ def test_the_state_of_another_schedule_is_refused() -> None:
         (lambda: one_cycle(0.1, 5, rise=1.0), "rise: expected a fraction"),
         (lambda: constant(-0.1), "rate must be a finite float32 number >= 0"),
         (lambda: plateau(0.1, patience=0), "patience must be >= 1"),
+        (lambda: plateau(0.1, warmup=-1), "warmup must be >= 0"),
         (lambda: join([]), "at least one"),
         (lambda: stepwise(0.1, 0), "every must be >= 1"),
     ],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edge_train.counts import check_count, whole_number
 from edge_train.device.pages import NativePages, Pages
 from edge_train.errors import ShapeMismatch
 from edge_train.host_arrays import host_array
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from edge_train.device.devices import Device
 
 Shape = int | Sequence[int]
+
+
+def sizes_of(shape: Shape) -> tuple[int, ...]:
+    """A shape as Python's ints; TypeError, ValueError for what are no sizes."""
+    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    return tuple([check_count("every size of a shape", size, 0) for size in sizes])
 
 
 class DeviceBuffer:
@@ -35,7 +42,7 @@ class DeviceBuffer:
     ) -> None:
         self.device = device
         self.dtype = dtype
-        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.shape = sizes_of(shape)
         self._pages: Pages | np.ndarray | None = pages
 
     @property
@@ -109,6 +116,7 @@ class DeviceBuffer:
 
         Errors: TypeError for another dtype, ShapeMismatch for more than there is room.
         """
+        offset = whole_number("offset", offset)
         if isinstance(source, DeviceBuffer):
             source._copy_to(self, offset)
             return
@@ -126,7 +134,8 @@ class DeviceBuffer:
 
     def read(self, offset: int = 0, count: int | None = None) -> np.ndarray:
         """A copy of ``count`` elements (default: all the rest) from element ``offset`` on."""
-        count = self.size - offset if count is None else count
+        offset = whole_number("offset", offset)
+        count = self.size - offset if count is None else whole_number("count", count)
         self._check_room(count, self.dtype, offset)
         pages = self._alive()
         if isinstance(pages, NativePages) and self.on_device:

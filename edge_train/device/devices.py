@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from edge_train.counts import whole_number
 from edge_train.device import native
-from edge_train.device.buffer import DeviceBuffer, Shape
+from edge_train.device.buffer import DeviceBuffer, Shape, sizes_of
 from edge_train.device.names import DeviceName, parse
 from edge_train.device.pages import Host, Wish
 from edge_train.host_arrays import host_array
@@ -127,6 +129,7 @@ class FileDevice(Device):
         Errors: ValueError when the file is shorter, or was written to since it was opened.
         """
         self.check_pages()
+        offset = whole_number("offset", offset)
         if shape is None:
             shape = max(self.file_size - offset, 0) // np.dtype(dtype).itemsize
         kind, nbytes = layout_of(shape, dtype)
@@ -172,16 +175,10 @@ class _Descriptor:
 
 def layout_of(shape: Shape, dtype: Any) -> tuple[np.dtype[Any], int]:
     """The dtype of a buffer and its bytes; TypeError, ValueError for what cannot be one."""
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     kind = np.dtype(dtype)
-    if any(size < 0 for size in sizes):
-        raise ValueError(f"a buffer of shape {sizes}: every size must be >= 0")
     if kind.hasobject:
         raise TypeError(f"a buffer of {kind}: expected numbers")
-    nbytes = kind.itemsize
-    for size in sizes:
-        nbytes *= size
-    return kind, nbytes
+    return kind, kind.itemsize * math.prod(sizes_of(shape))
 
 
 def open_device(name: str, *, native_library: bool = True, **options: Any) -> Device:

@@ -18,7 +18,7 @@ import numpy as np
 
 from edge_train.arena_memory import Entry, Floats, Memory
 from edge_train.device import native, segment
-from edge_train.device.buffer import DeviceBuffer, Shape
+from edge_train.device.buffer import DeviceBuffer, Shape, sizes_of
 from edge_train.device.devices import Device, layout_of
 from edge_train.device.names import DeviceName
 from edge_train.device.pages import Wish
@@ -59,8 +59,7 @@ class SharedDevice(Device):
     def allocate(self, shape: Shape, dtype: Any = np.float32) -> DeviceBuffer:
         """A shared buffer of zeros, under the name "data" in its table."""
         kind, _ = layout_of(shape, dtype)
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-        made = self.share([Entry("data", kind, sizes, False)])
+        made = self.share([Entry("data", kind, sizes_of(shape), False)])
         made.header.ready = READY
         return DeviceBuffer(self, made.raw("data"), kind, shape)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_train import dtypes, session
+from edge_train.counts import check_count
 from edge_train.graph import ir
 from edge_train.graph.lowering import Lowered, accumulating, lower
 from edge_train.graph.recompute_plan import recompute_rewrite
@@ -251,7 +252,8 @@ def input_dims(
             if isinstance(dim, int):
                 dims.append(dim)
             elif name is not None or axis == 0:
-                dims.append(batch if name is None else sizes[name])
+                own = None if name is None else check_count(f"sizes: {name}", sizes[name], 0)
+                dims.append(batch if own is None else own)
             else:
                 missing.append(names[-1])
         asked[value.name] = tuple(dims)

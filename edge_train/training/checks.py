@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from edge_train.counts import check_count
 from edge_train.data.images import ImageRows
 from edge_train.data.sources import Batches, rows_in
 from edge_train.errors import DataError
 from edge_train.graph import ir
 from edge_train.inputs import check_shapes
 from edge_train.module import Module
-from edge_train.scheduler import check_count
 from edge_train.training.evaluation import Evaluator
 from edge_train.training.feeds import Feeder
 from edge_train.training.loop import Goal, Shows
@@ -55,10 +55,13 @@ def goal(
     """The goal of a run; ValueError, TypeError for counts that are none."""
     if epochs is None and steps is None:
         raise ValueError("how long to train is not said: pass epochs or steps")
-    for name, count in (("epochs", epochs), ("steps", steps), ("evaluate_every", every)):
-        if count is not None:
-            check_count(name, count, 1)
+    epochs, steps = _least_1("epochs", epochs), _least_1("steps", steps)
+    every = _least_1("evaluate_every", every)
     return Goal(epochs, steps, every, best, check_count("max_skipped", max_skipped, 1))
+
+
+def _least_1(name: str, count: int | None) -> int | None:
+    return None if count is None else check_count(name, count, 1)
 
 
 def training_inputs(module: Module) -> tuple[ir.Value, ...]:
