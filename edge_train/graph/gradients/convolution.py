@@ -10,6 +10,7 @@ from edge_train.graph import ir
 from edge_train.graph.formula import Refuse
 from edge_train.graph.gradients.builder import Gradients, attributes_of
 from edge_train.graph.gradients.registry import gradient, refuse
+from edge_train.graph.same_pads import same_pads
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 
@@ -30,15 +31,16 @@ def explicit_pads(g: Gradients, node: ir.Node, kernel: Sequence[ir.Dim]) -> dict
     nothing for other padding, and where only the run tells the sizes."""
     if node.attr("auto_pad") not in _SAME:
         return {}
-    geometry, totals = _Geometry.of(node, kernel), []
+    geometry, pairs = _Geometry.of(node, kernel), []
     sizes = g.dims(node.inputs[0])[2:]
     for size, stride, extent in zip(sizes, geometry.strides, geometry.extent, strict=True):
         if not isinstance(size, int):
             if stride > 1:
                 return {}
             size = extent
-        totals.append(max((-(-size // stride) - 1) * stride + extent - size, 0))
-    return {"auto_pad": "NOTSET", "pads": _halved(totals, node.attr("auto_pad") == "SAME_LOWER")}
+        pairs.append(same_pads(size, stride, extent, node.attr("auto_pad") == "SAME_LOWER"))
+    before, behind = zip(*pairs, strict=True)
+    return {"auto_pad": "NOTSET", "pads": [*before, *behind]}
 
 
 def _halved(totals: Sequence[int], more_in_front: bool) -> list[int]:

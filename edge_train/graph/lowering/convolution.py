@@ -188,7 +188,11 @@ def _exchanged_weight_gradient(
 ) -> str:
     """x convolved with dy: the batch is the channel, strides and dilations change places."""
     rank, axes = b.rank(x), tuple(range(2, b.rank(x)))
-    seen = x if window.pads is not None else padded(b, x, window)
+    pads = window.pads
+    if pads is None or min(pads) < 0:  # Conv takes neither
+        seen, pads = padded(b, x, window), None
+    else:
+        seen = x
     if group == 1:
         data = _swap(b, seen, rank)
     else:  # (N, G * Ci, ...) -> (Ci, G * N, ...)
@@ -206,7 +210,7 @@ def _exchanged_weight_gradient(
         group=group,
         strides=window.dilations,
         dilations=window.strides,
-        pads=window.pads,
+        pads=pads,
     )  # (Ci, G * Co, kernel...), longer by the taps that would fit into the slack
     pairs = zip(window.slack, window.dilations, strict=True)
     if not all(s is not None and s < d for s, d in pairs):

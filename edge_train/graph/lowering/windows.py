@@ -12,6 +12,7 @@ from typing import Any
 
 from edge_train.graph import ir
 from edge_train.graph.lowering.builder import TO_END, Builder, Refuse
+from edge_train.graph.same_pads import may_begin_inside, same_pads
 
 Sizes = tuple[int, ...]
 
@@ -21,8 +22,8 @@ class Window:
     """Attributes of a convolution or pooling node, one entry per spatial axis.
 
     ``pads`` is (begin..., end...); None where it depends on sizes known at run time only, and then
-    ``run_time_pads`` names an int64 tensor with the same layout. ``kernel`` and ``slack`` entries
-    may be unknown too.
+    ``run_time_pads`` names an int64 tensor with the same layout. A pad below 0 is so many elements
+    that no window reaches. ``kernel`` and ``slack`` entries may be unknown too.
     """
 
     strides: Sizes
@@ -87,19 +88,19 @@ def window_of(b: Builder, node: ir.Node, x: str, kernel: Sizes | None) -> Window
 
 def _same_pads(window: Window, sizes: Sequence[ir.Dim], lower: bool) -> Sizes | None:
     """Pads that give ceil(size / stride) windows; the odd one goes to the end unless ``lower``."""
-    totals: list[int] = []
+    pairs: list[tuple[int, int]] = []
     for size, stride, extent in zip(sizes, window.strides, window.extent, strict=True):
-        if stride == 1:
-            totals.append(extent - 1)
-        elif isinstance(size, int):
-            totals.append(max((-(-size // stride) - 1) * stride + extent - size, 0))
-        else:
-            return None
-    small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
-    return tuple(large + small if lower else small + large)
+        if not isinstance(size, int):
+            if stride > 1:
+                return None
+            size = extent  # the sum is that of every size
+        pairs.append(same_pads(size, stride, extent, lower))
+    before, behind = zip(*pairs, strict=True)
+    return (*before, *behind)
 
 
 def _same_pads_at_run_time(b: Builder, window: Window, x: str, lower: bool) -> str:
+    """`same_pads` as nodes."""
     size, stride = b.shape_slice(x, 2, 2 + window.rank), b.ints(*window.strides)
     # ceil(size / stride) - 1 == (size - 1) // stride
     covered = b.mul(b.div(b.sub(size, b.ints(1)), stride), stride)
@@ -107,7 +108,16 @@ def _same_pads_at_run_time(b: Builder, window: Window, x: str, lower: bool) -> s
     total = b.op("Max", need, b.ints(0))
     small = b.div(total, b.ints(2))
     large = b.sub(total, small)
-    return b.concat_ints(*((large, small) if lower else (small, large)))
+    before, behind = (large, small) if lower else (small, large)
+    if _may_begin_inside(window):
+        beyond = b.op("Max", b.sub(b.ints(-2 if lower else -1), need), b.ints(0))
+        before = b.sub(before, b.div(beyond, b.ints(2)))
+    return b.concat_ints(before, behind)
+
+
+def _may_begin_inside(window: Window) -> bool:
+    pairs = zip(window.strides, window.extent, strict=True)
+    return any(may_begin_inside(stride, extent) for stride, extent in pairs)
 
 
 def _slack(window: Window, sizes: Sequence[ir.Dim], pads: Sizes | None) -> tuple[int | None, ...]:
@@ -124,7 +134,7 @@ def _slack(window: Window, sizes: Sequence[ir.Dim], pads: Sizes | None) -> tuple
 
 
 def padded(b: Builder, x: str, window: Window, lead: int = 2, extra: int = 0) -> str:
-    """``x`` with zeros around its spatial axes, which follow ``lead`` others.
+    """``x`` with zeros around its spatial axes, which follow ``lead`` others; cut by pads below 0.
 
     ``extra`` more zeros end the last axis. ``x`` itself where nothing is padded.
     """
@@ -188,22 +198,29 @@ def last_axis_taps(
 def spread(b: Builder, dy: str, w: str, window: Window, like: str, group: int) -> str:
     """The transposed convolution of ``dy`` with ``w``, with the spatial sizes of ``like``.
 
-    Inputs behind the last window were never read: they get zeros, which output_padding adds.
+    Inputs before the first and behind the last window were never read: they get zeros.
     """
     same: dict[str, Any] = {
         "strides": window.strides,
         "dilations": window.dilations,
         "group": group,
     }
-    exact = [s for s in window.slack if s is not None]
-    if window.pads is not None and len(exact) == window.rank:
-        return b.op("ConvTranspose", dy, w, pads=window.pads, output_padding=exact, **same)
-    pads = window.pads or (0,) * (2 * window.rank)
+    given = window.pads or (0,) * (2 * window.rank)
+    unread = [max(-pad, 0) for pad in given]
     pairs = zip(window.strides, window.slack, strict=True)
     extra = [s - 1 if rest is None else rest for s, rest in pairs]
-    grown = b.op("ConvTranspose", dy, w, pads=pads, output_padding=extra, **same)
+    same["pads"] = [max(pad, 0) for pad in given]
+    grown = b.op("ConvTranspose", dy, w, output_padding=extra, **same)
+    if any(unread):
+        grown = b.op("Pad", grown, b.ints(*unread), "", b.ints(*window.axes))
+    if window.pads is not None and None not in window.slack:
+        return grown
     size = b.shape_slice(like, 2, 2 + window.rank)
     if window.pads is not None:
         return b.op("Slice", grown, b.ints(*(0,) * window.rank), size, b.ints(*window.axes))
     first = b.op("Slice", window.run_time_pads, b.ints(0), b.ints(window.rank), b.ints(0))
-    return b.op("Slice", grown, first, b.add(first, size), b.ints(*window.axes))
+    if not _may_begin_inside(window):
+        return b.op("Slice", grown, first, b.add(first, size), b.ints(*window.axes))
+    end = b.sub(b.add(first, size), b.shape_slice(grown, 2, 2 + window.rank))
+    around = b.concat_ints(b.sub(b.ints(0), first), end)
+    return b.op("Pad", grown, around, "", b.ints(*window.axes))

@@ -110,6 +110,23 @@ def resize(draw: Draw) -> Row:
     return resized("Resize:random", x, sizes=(1, 2, *draw.ints(1, 9)), **attrs)
 
 
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("group", [1, 4])
+def test_same_pads_of_a_stride_far_beyond_the_kernel(group: int, auto_pad: str) -> None:
+    x, w = normals(3, (2, 4, 8, 12), (4, 4 // group, 1, 2))
+    attrs = {"auto_pad": auto_pad, "strides": [4, 6], "group": group}
+    row = single(
+        "Conv:long strides",
+        {"x": x, "w": w},
+        attrs=attrs,
+        sized=("w",),
+        expected=of_stock("Conv", **attrs),
+    )
+    weights = weights_of(row)
+    for dynamic in (False, True):
+        check_slopes(row, run_gradients(row, weights, dynamic), expected_slopes(row, weights))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [conv, conv_transpose, pool, resize])
 def test_random_attributes(make: Any) -> None:
