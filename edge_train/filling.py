@@ -92,7 +92,7 @@ class Filling:
         self._there: list[tuple[int, int]] = []  # sorted, apart from each other
         self._journal: _Journal | None = None
         if journal is not None:
-            self._journal = _Journal(os.fspath(journal), self._transfer())
+            self._journal = _Journal(os.path.abspath(journal), self._transfer())
             for offset, values in self._journal.replay(self._total):
                 self._place(offset, values)
 
@@ -213,7 +213,7 @@ class _Journal:
             file.write(self._header)
             _sync(file)
         self._end = len(self._header)
-        atomic.sync_folder(os.path.dirname(os.path.abspath(self._path)))
+        atomic.sync_folder(os.path.dirname(self._path))
 
     def replay(self, total: int) -> Iterator[tuple[int, np.ndarray]]:
         """The whole pieces, in parts; the file ends after the last of them then."""

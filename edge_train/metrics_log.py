@@ -34,12 +34,12 @@ class MetricsLog:
     """Appends to ``path``; a disk that refuses is said once and never ends a run."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self.path = path
+        self.path = Path(path).absolute()  # the working folder may change while it is written
         self._clock = clock
         self._started = self._written = self._opened = clock()
         self._lines: list[bytes] = []
         self._sum: dict[str, Any] = {}
-        self._torn = _is_torn(path)
+        self._torn = _is_torn(self.path)
         self._refused = False
 
     def go_on(self, step: int) -> None:

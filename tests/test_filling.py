@@ -420,6 +420,20 @@ def test_a_journal_goes_on_where_it_ended(step: int, tmp_path: Path) -> None:
             np.testing.assert_array_equal(flat(again), values)
 
 
+def test_a_journal_by_a_relative_path_is_that_of_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(3).random(SIZE, dtype=np.float32)
+    monkeypatch.chdir(tmp_path)
+    module = nominal(MLP)
+    module.begin_fill(journal="journal")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for offset, part in pieces(values, 10)[:2]:
+        module.fill(offset, part)
+    assert nominal(MLP).begin_fill(journal=tmp_path / "journal").received == 20
+
+
 def test_a_damaged_piece_in_a_journal_is_missing(tmp_path: Path) -> None:
     path, values = tmp_path / "journal", np.arange(SIZE, dtype=np.float32)
     module = nominal(MLP)

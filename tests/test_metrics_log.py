@@ -64,6 +64,23 @@ def test_a_short_run_has_a_line_a_step_at_first(tmp_path: Path) -> None:
     assert lines[3]["loss"] == 0.25
 
 
+def test_a_relative_path_is_that_of_the_making(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    clock = Clock()
+    log = MetricsLog(Path("m"), clock)
+    take_steps(log, clock, 2, 0.1)
+    log.flush()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    take_steps(log, clock, 2, 0.1, first=3)
+    log.sync()
+    lines, _ = read_metrics(tmp_path / "m")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert not Path("m").exists()
+
+
 def test_losses_that_are_not_finite_are_counted(tmp_path: Path) -> None:
     clock = Clock()
     log = MetricsLog(tmp_path / "m", clock)

@@ -57,6 +57,14 @@ def memory(module: Module) -> SharedMemory:
     return shared
 
 
+def test_a_relative_folder_is_found_from_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EDGE_TRAIN_SHM", "relative")
+    monkeypatch.chdir(tmp_path)
+    assert segment.folder() == tmp_path / "relative"
+
+
 # ---- one process ----------------------------------------------------------------------------
 
 

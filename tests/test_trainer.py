@@ -46,6 +46,19 @@ def test_resume_is_bit_exact(tmp_path: Path) -> None:
     assert not np.array_equal(weights(whole), weights(_other_seed()))
 
 
+def test_a_relative_folder_is_that_of_the_making(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = trainer(epochs=1, steps=4, folder="run", callbacks=[stop_at(2)])
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert made.run().saved == tmp_path / "run" / "checkpoint-000000002"
+    monkeypatch.chdir(tmp_path)
+    assert trainer(epochs=1, steps=4, folder="run").run().resumed_from == 2
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def _other_seed() -> Trainer:
     other = trainer(seed=1, **ONE_CYCLE)
     other.run()

@@ -82,7 +82,7 @@ class ImageRows:
         if 0 in std:
             raise DataError(f"std: pixels are divided by it, expected no 0, got {list(std)}")
         labels = np.array([label for _, label in found], np.int64)
-        files = tuple(path for path, _ in found)
+        files = tuple(path.absolute() for path, _ in found)  # opened when they are asked for
         named = tuple(classes)
         return ImageRows(files, labels, named, shape, channels, tuple(mean), tuple(std), skips)
 

@@ -201,7 +201,8 @@ def folder() -> Path:
     """
     user = os.getuid() if hasattr(os, "getuid") else 0
     asked = os.environ.get(FOLDER_VARIABLE)
-    path = Path(asked) if asked else Path(tempfile.gettempdir()) / f"edge_train-{user}"
+    own = Path(tempfile.gettempdir()) / f"edge_train-{user}"
+    path = Path(asked).absolute() if asked else own  # a reader's working folder is another
     path.mkdir(mode=0o700, parents=bool(asked), exist_ok=True)
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o022:

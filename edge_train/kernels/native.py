@@ -33,7 +33,9 @@ from edge_train.kernels.contract import (
 from edge_train.kernels.packed import BLOCK, TABLE, Floats, Packed
 
 #: EDGE_TRAIN_NATIVE names another folder: a library built for this very processor, or for tests
-FOLDER = Path(os.environ.get("EDGE_TRAIN_NATIVE") or Path(__file__).parents[1] / "native")
+FOLDER = Path(
+    os.environ.get("EDGE_TRAIN_NATIVE") or Path(__file__).parents[1] / "native"
+).absolute()
 CPUINFO = Path("/proc/cpuinfo")
 
 # what x86-64-v3 stands for, in the words of /proc/cpuinfo

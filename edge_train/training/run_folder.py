@@ -33,7 +33,7 @@ class RunFolder:
     """The files of one run below ``path``; made with ``opened``."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # the working folder may change before it is used
         self._marker = Marker(self.path / "running")
 
     @property

@@ -218,6 +218,17 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert grey.shape == (1, 1, 2, 2)
 
 
+def test_images_of_a_relative_folder_are_found_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _image(tmp_path / "photos" / "cat" / "a.png", (255, 0, 51))
+    monkeypatch.chdir(tmp_path)
+    rows = source_of("photos")
+    monkeypatch.chdir("photos")
+    _, labels = rows.take(np.array([0]))
+    assert labels.tolist() == [0]
+
+
 def test_images_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no images"):
         ImageRows.of(tmp_path)
