@@ -17,7 +17,8 @@ class Properties:
     """A mapping from names to values; iteration yields (name, value) in the order of the names.
 
     A value reads back as a reload would give it: a float has float32 precision (the file's), bool
-    and NumPy integers become int, NumPy floats become float, bytes become str.
+    and NumPy integers become int, NumPy floats become float, bytes become str. A NumPy array
+    without dimensions, as a loss is, counts as its number.
     """
 
     def __init__(self, stored: Mapping[str, Property] | None = None) -> None:
@@ -28,7 +29,7 @@ class Properties:
         self._require(name)
         return self._values[name]
 
-    def __setitem__(self, name: str, value: Property | bytes) -> None:
+    def __setitem__(self, name: str, value: Property | bytes | np.generic | np.ndarray) -> None:
         """Add or replace; TypeError for another type, OverflowError for a number too large."""
         if not isinstance(name, str):
             raise TypeError(f"a property name is a str, got {type(name).__name__}")
@@ -61,6 +62,8 @@ class Properties:
 
 def _stored(name: str, value: object) -> Property:
     """The value as the file holds it."""
+    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf":
+        value = value[()]
     if isinstance(value, (int, np.integer, np.bool_)):
         return _int64(name, int(value))
     if isinstance(value, (float, np.floating)):
@@ -73,7 +76,9 @@ def _stored(name: str, value: object) -> Property:
     if isinstance(value, str):
         _require_utf8(name, value)
         return str.__str__(value)
-    raise TypeError(f"property '{name}' takes int, float or str, got {type(value).__name__}")
+    kind = type(value).__name__
+    shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) and value.ndim else ""
+    raise TypeError(f"property '{name}' takes int, float or str, got {kind}{shape}")
 
 
 def _int64(name: str, value: int) -> int:
