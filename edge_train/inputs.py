@@ -20,6 +20,9 @@ from edge_train.runner import SMALL, Fed
 from edge_train.runtime import onnxruntime
 
 _ORT_VALUE = frozenset({onnxruntime.OrtValue})
+_PLAIN = frozenset({list, tuple, int, float, bool})
+# kinds of NumPy dtypes: declared -> those that plain Python values may have
+_FITTING = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
 
 
 class _Place(NamedTuple):
@@ -49,13 +52,16 @@ class InputSpec:
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Fed]:
         """Positional and keyword arguments as a feed, every one checked.
 
-        Arrays of at most SMALL bytes are copied to memory that stays; the feed is good until the
-        next call. Errors: TypeError (count, names, dtype, kind), ShapeMismatch (rank, width,
-        batch), ValueError (an empty axis), IndexError (a label outside its classes).
+        Lists, tuples and numbers become arrays of the declared dtypes. Arrays of at most SMALL
+        bytes are copied to memory that stays; the feed is good until the next call. Errors:
+        TypeError (count, names, dtype, kind), ShapeMismatch (rank, width, batch), ValueError (an
+        empty axis, a ragged list, a number too large), IndexError (a label outside its classes).
         """
         if kwargs or len(args) != len(self.names):
             args = self._named(args, kwargs)
         if not self._takes(args):
+            if not _PLAIN.isdisjoint(map(type, args)):
+                args = self._of_plain(args)
             self._check(args)
             self._keep(args)
         feeds = self._feeds
@@ -80,6 +86,12 @@ class InputSpec:
         symbols: dict[str, tuple[str, int]] = {}
         for value, dtype, fed in zip(self.values, self._dtypes, args, strict=True):
             _check(value, dtype, fed, symbols)
+
+    def _of_plain(self, args: Sequence[Any]) -> list[Any]:
+        return [
+            _as_declared(value.name, dtype, fed) if type(fed) in _PLAIN else fed
+            for value, dtype, fed in zip(self.values, self._dtypes, args, strict=True)
+        ]
 
     def _keep(self, args: Sequence[Fed]) -> None:
         """Feeds these, and remembers what was seen of them unless there are OrtValues."""
@@ -111,6 +123,28 @@ class InputSpec:
                 + (f"; missing {missing}" if missing else "")
             )
         return [feeds[name] for name in self.names]
+
+
+def _as_declared(name: str, dtype: np.dtype | None, fed: Any) -> Any:
+    """A list, tuple or number as an array of ``dtype``; as it is where that is none of numbers."""
+    if dtype is None or dtype.kind not in _FITTING:
+        return fed
+    try:
+        found = np.asarray(fed)
+    except (ValueError, OverflowError) as error:
+        kind = type(fed).__name__
+        raise ValueError(f"input '{name}': the {kind} makes no array: {error}") from error
+    if found.size and found.dtype.kind not in _FITTING[dtype.kind]:
+        raise TypeError(
+            f"input '{name}': expected {dtype}, got a {type(fed).__name__} of {found.dtype}; "
+            f"convert it with np.asarray(..., np.{dtype})"
+        )
+    with np.errstate(over="ignore"):
+        array = found.astype(dtype)
+    lost = np.isinf(array) & np.isfinite(found) if dtype.kind == "f" else array != found
+    if lost.any():
+        raise ValueError(f"input '{name}': {found[lost].flat[0]} does not fit in {dtype}")
+    return array
 
 
 def _check(
