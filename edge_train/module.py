@@ -31,6 +31,7 @@ from edge_train.placement import (
     make_room,
     move_in,
     place,
+    release,
 )
 from edge_train.program import Program, TrainingProgram
 from edge_train.runner import Fed
@@ -52,8 +53,8 @@ class Module(ParameterBuffers):
     "*.bias"]``), out of those the artifacts can train: the others are frozen, and the backward
     nodes, gradients and moments that only they need are left out. The state remembers the choice,
     in its checkpoints too: without the argument a Module goes on with it, ``["*"]`` trains all
-    again. A state trains one choice at a time, that of the Module made last. What a choice froze
-    may become a constant that onnxruntime packs: change it by assigning to its Parameter.
+    (after ``state.groups.clear()``: moments are missing). A state trains one choice at a time, that
+    of the Module made last. What a choice froze is changed by assigning to its Parameter.
 
     ``kernels`` picks what the graphs are lowered to: "portable", standard ONNX ops alone; "fused",
     our own kernels of the native library where they are faster; "auto", fused where that library
@@ -117,20 +118,21 @@ class Module(ParameterBuffers):
         choose(state, chosen)
         if device not in ("cpu", "cpu:0"):
             _choose_memory(state, device)
+        if self._train.hold_frozen():
+            release(state)  # other Modules on it are bound to where they were
         if not state.is_nominal:
             place(self._train.roles, self._layout, state)
         elif state.memory.has_values:
             move_in(make_room(self._train.roles, self._layout, state), state)
-        self._train.hold_frozen()
         self.lazy_reset_grad()  # a new Module starts its own sum
 
     def __call__(self, /, *user_inputs: Any, **named_inputs: Any) -> Fed | tuple[Fed, ...]:
         """One training or evaluation step, by ``training``; returns the graph's outputs.
 
-        Inputs are NumPy arrays or OrtValues in the order of ``input_names()``, or keywords by
-        those names. One output comes alone, several as a tuple; as OrtValues when every input is
-        an OrtValue, else as NumPy arrays. The first output of a training graph is the loss.
-        Threads may call at once: one waits for the other.
+        Inputs are NumPy arrays, OrtValues, or lists and numbers that fit the declared type, in the
+        order of ``input_names()``, or keywords by those names. One output comes alone, several as a
+        tuple; as OrtValues when every input is an OrtValue, else as NumPy arrays. The first output
+        of a training graph is the loss. Threads may call at once: one waits for the other.
 
         Errors: TypeError, ValueError, ShapeMismatch, IndexError for inputs the graph cannot take;
         NominalStateError before a nominal state is filled; RunError when onnxruntime fails.

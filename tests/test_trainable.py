@@ -151,8 +151,15 @@ def test_another_choice_on_the_same_state_takes_over() -> None:
     steps(second, MLP, 1)
     with pytest.raises(ArtifactError, match="trains one choice at a time"):
         first(**MLP.feed)
-    with pytest.raises(CheckpointError, match="lacks the trainable parameter 'w1'"):
-        Optimizer(MLP.optimizer_model, Module(MLP.training_model, first.state, trainable=["*"]))
+    whole = Module(MLP.training_model, first.state, trainable=["*"])
+    with pytest.raises(CheckpointError, match=r"lacks the .* 'w1'.*clear state\.groups before"):
+        Optimizer(MLP.optimizer_model, whole)
+    first.state.groups.clear()
+    optimizer = Optimizer(MLP.optimizer_model, whole)
+    before = whole.state.parameters["w1"].data.copy()
+    whole(**MLP.feed)
+    assert optimizer.step()
+    assert (whole.state.parameters["w1"].data != before).any()
 
 
 def test_accumulation_works_on_a_subset() -> None:
