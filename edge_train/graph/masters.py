@@ -19,7 +19,8 @@ from edge_train.graph.passes import all_names, reading
 def with_float32_parameters(model: ir.Model, names: Collection[str]) -> ir.Model:
     """The model with initializers ``names`` declared as float32; their readers get a Cast.
 
-    Data in memory is converted, external data keeps its own type: whoever reads it converts.
+    Data in memory is converted, external data keeps its own type: whoever reads it converts. Types
+    declared beside the initializers (torch's newer exporter does) would be the old ones: they go.
     """
     graph = model.graph
     other = [n for n in names if graph.initializers[n].data_type != dtypes.FLOAT]
@@ -35,7 +36,9 @@ def with_float32_parameters(model: ir.Model, names: Collection[str]) -> ir.Model
         casts.append(ir.make_node("Cast", [name], [cast], cast, to=tensor.data_type))
         tensors[name] = as_float32(tensor)
     nodes = casts + [reading(node, instead) for node in graph.nodes]
-    return replace(model, graph=replace(graph, nodes=nodes, initializers=tensors))
+    declared = {name: v for name, v in graph.value_info.items() if name not in instead}
+    graph = replace(graph, nodes=nodes, initializers=tensors, value_info=declared)
+    return replace(model, graph=graph)
 
 
 def as_float32(tensor: ir.Tensor) -> ir.Tensor:

@@ -127,10 +127,10 @@ class Shapes:
 
     def infer(self, graph: ir.Graph) -> None:
         """Learns the declared types of a graph, then those of its nodes' outputs in order."""
+        for name, tensor in graph.initializers.items():  # what is there, whatever is declared
+            self.learn_tensor(name, tensor)
         for value in (*graph.inputs, *graph.outputs, *graph.value_info.values()):
             self.learn(value.name, value.elem_type, value.dims)
-        for name, tensor in graph.initializers.items():
-            self.learn_tensor(name, tensor)
         for node in graph.nodes:
             self.infer_node(node)
 

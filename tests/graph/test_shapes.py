@@ -220,3 +220,11 @@ def test_branches_agree() -> None:
     graph = ir.Graph("g", [node], [ir.Value("x", F, (1, 1)), ir.Value("c", B, ())])
     assert _facts(graph, "y") == (F, (2, None))
     assert Shapes.of(graph).dims("a") is None  # names inside branches stay inside
+
+
+def test_a_constant_is_what_it_is_whatever_is_declared() -> None:
+    tensor = ir.Tensor.of("w", np.ones((2, 3), np.float32))
+    declared = ir.Value("w", dtypes.FLOAT16, (2, 4))
+    graph = ir.Graph(initializers={"w": tensor}, outputs=[declared], value_info={"w": declared})
+    shapes = Shapes.of(graph)
+    assert (shapes.elem_type("w"), shapes.dims("w")) == (F, (2, 3))

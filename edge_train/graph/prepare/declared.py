@@ -14,7 +14,8 @@ _ANY = ("", "?")
 def mend_declared(model: ir.Model) -> ir.Model:
     """Negative sizes and "?" become open sizes; an output has the rank that its node gives it.
 
-    onnxruntime only warns of such an output, but a target is declared after it.
+    onnxruntime only warns of such an output, but a target is declared after it. Inputs, outputs and
+    initializers are declared once: ``value_info`` is for the tensors between.
     """
     graph = model.graph
     inputs = [_opened(value) for value in graph.inputs]
@@ -22,7 +23,10 @@ def mend_declared(model: ir.Model) -> ir.Model:
     bare = replace(graph, inputs=inputs, outputs=[], value_info={})
     shapes = Shapes.of(bare)
     outputs = [_agreeing(value, shapes) for value in outputs]
-    return replace(model, graph=replace(graph, inputs=inputs, outputs=outputs))
+    ends = {value.name for value in (*inputs, *outputs)} | set(graph.initializers)
+    between = {name: _opened(v) for name, v in graph.value_info.items() if name not in ends}
+    graph = replace(graph, inputs=inputs, outputs=outputs, value_info=between)
+    return replace(model, graph=graph)
 
 
 def _opened(value: ir.Value) -> ir.Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from support.forward import model_of
 
@@ -34,3 +35,10 @@ def test_inputs() -> None:
     """The same sign for two sizes does not make them equal."""
     model = model_of(NODES, {"x": (-1, "?", "?"), "z": ("N", "", 3)}, "y")
     assert [v.dims for v in tidy(model).graph.inputs] == [(None,) * 3, ("N", None, 3)]
+
+
+def test_tensors_between() -> None:
+    """Unknown sizes are open there too, and what is declared elsewhere is not declared again."""
+    model = model_of(NODES, {"x": ("N", "T", 4)}, "y", {"w": np.ones(3, np.float32)})
+    model.graph.value_info = {name: ir.Value(name, 1, ("?", -1, 4)) for name in "xywh"}
+    assert tidy(model).graph.value_info == {"h": ir.Value("h", 1, (None, None, 4))}
