@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.generated import generate_known, mlp
-from support.training import GRADIENT, LOSS, golden_step, session_of, set_parameters
+from support.generated import generate, generate_known, mlp
+from support.training import GRADIENT, LOSS, golden_step, module_of, session_of, set_parameters
 from support.zoo import DETERMINISTIC, STOCHASTIC, ZOO, Case
 
 import edge_train
@@ -223,3 +223,88 @@ def test_u028_other_precisions_train_in_float32(kind: int, tmp_path: Path) -> No
         weights = {tensor.name: tensor.array() for tensor in state.trainable}
     original = onnx.numpy_helper.to_array(mlp(kind=kind).graph.initializer[0])
     np.testing.assert_array_equal(weights["w1"], original.astype(np.float32))
+
+
+def declaring_everything(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its types as torch's newer exporter writes them: those of the weights too."""
+    made = onnx.shape_inference.infer_shapes(model)
+    for weight in model.graph.initializer:
+        value = onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
+        made.graph.value_info.append(value)
+    return made
+
+
+@pytest.mark.parametrize("constants", [False, True], ids=["initializers", "constants"])
+@pytest.mark.parametrize("kind", [onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE])
+def test_u028_types_declared_beside_the_weights(kind: int, constants: bool, tmp_path: Path) -> None:
+    """The same losses and gradients as without them, in training and in evaluation."""
+    plain = mlp(kind=kind)
+    declared = declaring_everything(plain)
+    if constants:
+        weights = [
+            onnx.helper.make_node("Constant", [], [w.name], value=w)
+            for w in declared.graph.initializer
+        ]
+        nodes = [*weights, *declared.graph.node]
+        del declared.graph.node[:], declared.graph.initializer[:]
+        declared.graph.node.extend(nodes)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    feed = np.ones((2, 4), dtype), np.zeros((2, 3), dtype)
+    seen = []
+    for name, model in (("plain", plain), ("declared", declared)):
+        module = module_of(generate(model, tmp_path / name, loss="MSELoss"))
+        losses = [float(module.train()(*feed)), float(module.eval()(*feed))]
+        seen.append((losses, {n: p.grad.copy() for n, p in module.state.parameters}))
+    assert seen[0][0] == seen[1][0]
+    assert seen[0][1].keys() == {"w1", "b1", "w2", "b2"}
+    for name, gradient in seen[0][1].items():
+        assert gradient.any() or name == "b1", name
+        np.testing.assert_array_equal(gradient, seen[1][1][name])
+
+
+@pytest.mark.parametrize("opset", [10, 11, 17])
+def test_a_mask_as_an_additional_output(opset: int, tmp_path: Path) -> None:
+    """What is dropped in training, and nothing in evaluation."""
+    node = onnx.helper.make_node
+    nodes = [node("Mul", ["x", "w"], ["u"])]
+    if opset < 12:
+        nodes.append(node("Dropout", ["u"], ["y", "mask"], ratio=0.5))
+    else:
+        nodes.append(node("Dropout", ["u", "ratio"], ["y", "mask"]))
+    ends = [onnx.helper.make_tensor_value_info(name, 1, ["N", 64]) for name in "xy"]
+    weights = {"w": np.ones(64, np.float32), "ratio": np.float32(0.5)}
+    tensors = [onnx.numpy_helper.from_array(np.asarray(v), n) for n, v in weights.items()]
+    graph = onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:], tensors[: 1 + (opset > 11)])
+    imports = [onnx.helper.make_opsetid("", opset)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=6)
+    options = {"additional_output_names": ["mask", "y"]}
+    module = module_of(generate(model, tmp_path, loss="MSELoss", **options))
+    x, target = np.full((4, 64), 2, np.float32), np.zeros((4, 64), np.float32)
+    _, mask, y = module.train()(x, target)
+    assert 0 < np.mean(mask) < 1
+    np.testing.assert_array_equal(y, 4.0 * mask)
+    _, mask, y = module.eval()(x, target)
+    assert np.all(mask)
+    np.testing.assert_array_equal(y, x)
+    onnx.checker.check_model(onnx.load(tmp_path / "eval_model.onnx"))
+
+
+def test_moved_statistics_as_additional_outputs(tmp_path: Path) -> None:
+    """They move in training; in evaluation they are those that were."""
+    names = ["s", "b", "mean", "var"]
+    make = onnx.helper.make_node
+    norm = make("BatchNormalization", ["x", *names], ["y", "new", "new_var"], training_mode=1)
+    ends = [onnx.helper.make_tensor_value_info(name, 1, ["N", 2]) for name in "xy"]
+    values = ([1, 1], [0, 0], [3, 4], [1, 1])
+    tensors = [
+        onnx.numpy_helper.from_array(np.asarray(value, np.float32), name)
+        for name, value in zip(names, values, strict=True)
+    ]
+    graph = onnx.helper.make_graph([norm], "g", ends[:1], ends[1:], tensors)
+    imports = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=8)
+    options = {"requires_grad": ["s", "b"], "additional_output_names": ["new", "y"]}
+    module = module_of(generate(model, tmp_path, loss="MSELoss", **options))
+    x = np.array([[1, 0], [3, 0]], np.float32)
+    np.testing.assert_array_equal(module.eval()(x, x)[1], [3, 4])
+    np.testing.assert_allclose(module.train()(x, x)[1], [0.9 * 3 + 0.1 * 2, 0.9 * 4], rtol=1e-6)

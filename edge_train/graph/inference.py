@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from edge_train.graph import ir
 from edge_train.graph.passes import outer_reads
 
 
-def enter_inference_mode(model: ir.Model) -> ir.Model:
+def enter_inference_mode(model: ir.Model, outputs: Collection[str]) -> ir.Model:
     """Dropout passes on, BatchNormalization reads its statistics; at the model's own opset.
 
-    Surplus outputs go: with them onnxruntime refuses BatchNormalization in inference mode.
+    Outputs beyond the first that neither a node nor the caller (``outputs``) reads go: with them
+    onnxruntime refuses BatchNormalization in inference mode.
     """
     graph = model.graph
     read = {name for node in graph.nodes for name in outer_reads(node)}
-    read.update(value.name for value in graph.outputs)
+    read.update(outputs)
     nodes: list[ir.Node] = []
     for node in graph.nodes:
         if node.op_type == "Dropout" and node.domain in ir.ONNX_DOMAINS:

@@ -57,12 +57,13 @@ def _pad(s: Scope, node: ir.Node) -> list[ir.Node]:
 @rule(12, "Dropout")
 def _dropout(s: Scope, node: ir.Node) -> list[ir.Node]:
     """The ratio became an input; the mask used to be a float tensor."""
-    if s.version < 10 and s.is_read(node.output(1)):
-        raise Unraisable("its mask, which is read, was a float tensor before opset 10")
+    mask = node.output(1)
+    if s.version < 10:
+        if s.is_read(mask):
+            raise Unraisable("its mask, which is read, was a float tensor before opset 10")
+        mask = ""
     ratio = s.constant(np.array(node.attr("ratio", 0.5), np.float32), node)
-    inputs, outputs = (node.input(0), ratio.output(0)), node.outputs
-    if not s.is_read(node.output(1)):
-        outputs = outputs[:1]
+    inputs, outputs = (node.input(0), ratio.output(0)), (node.outputs[0], *filter(None, (mask,)))
     return [
         ratio,
         replace(node, inputs=inputs, outputs=outputs, attributes=without(node, "ratio")),

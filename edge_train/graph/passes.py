@@ -29,6 +29,16 @@ def live_nodes(nodes: list[ir.Node], wanted: Iterable[str]) -> list[ir.Node]:
     return kept[::-1]
 
 
+def domains_of(nodes: Iterable[ir.Node]) -> set[str]:
+    """The domains of nodes and of those in their subgraphs."""
+    found: set[str] = set()
+    for node in nodes:
+        found.add(node.domain)
+        for body in ir.subgraphs(node):
+            found |= domains_of(body.nodes)
+    return found
+
+
 def all_names(graph: ir.Graph) -> set[str]:
     """Every tensor and node name of a graph and its subgraphs."""
     names = {value.name for value in (*graph.inputs, *graph.outputs)} | set(graph.initializers)

@@ -19,7 +19,7 @@ from edge_train.graph.autodiff import differentiate, survey
 from edge_train.graph.inference import enter_inference_mode
 from edge_train.graph.masters import with_float32_parameters
 from edge_train.graph.parameters import Choice, Selection, select
-from edge_train.graph.passes import live_nodes, outer_reads
+from edge_train.graph.passes import domains_of, live_nodes, outer_reads
 from edge_train.graph.prepare import prepare, tidy
 from edge_train.graph.prepare.faults import explained
 from edge_train.graph.shapes import Shapes
@@ -160,7 +160,7 @@ def eval_graph(
     model: ir.Model, outputs: Sequence[str], trainable: Sequence[str], frozen: Sequence[str]
 ) -> ir.Model:
     """The forward graph with the loss, at its own opset; parameters become inputs."""
-    return _with_parameter_inputs(enter_inference_mode(model), outputs, trainable, frozen)
+    return _with_parameter_inputs(enter_inference_mode(model, outputs), outputs, trainable, frozen)
 
 
 def training_graph(
@@ -248,13 +248,8 @@ def _with_parameter_inputs(
 
 def _used_imports(model: ir.Model, nodes: Sequence[ir.Node]) -> list[tuple[str, int]]:
     """Without domains that no node is of: their version could be unknown to the runtime."""
-    used = {*ir.ONNX_DOMAINS, *_domains(nodes)}
+    used = {*ir.ONNX_DOMAINS, *domains_of(nodes)}
     return [item for item in model.opset_imports if item[0] in used]
-
-
-def _domains(nodes: Sequence[ir.Node]) -> set[str]:
-    bodies = (body for node in nodes for body in ir.subgraphs(node))
-    return {node.domain for node in nodes}.union(*(_domains(body.nodes) for body in bodies))
 
 
 def _accumulated(model: ir.Model, outputs: Sequence[str], gradients: Mapping[str, str]) -> ir.Model:
