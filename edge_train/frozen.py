@@ -4,7 +4,7 @@ A weight that is fed can change between two runs: onnxruntime packs it again in 
 it is packed once, and convolutions run on blocked channels. That is done for what a choice of
 ``trainable`` froze, where a product or a convolution reads it and all of it is small enough to be
 there twice. Whoever changes such a weight does it through its Parameter, which counts: the session
-is then made anew.
+is then made anew. Views taken before are detached, else they would change evaluation only.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class FrozenConstants:
             return None
         return FrozenConstants(found, {name: p.version for name, p in found.items()})
 
-    def hold(self) -> None:
-        """From now on these parameters are written through their Parameter only."""
-        for parameter in self.parameters.values():
-            parameter.hold()
+    def hold(self) -> bool:
+        """From now on these parameters are written through their Parameter only; whether any of
+        them moved for that."""
+        return any([parameter.hold() for parameter in self.parameters.values()])
 
     def changed(self) -> bool:
         """Whether a parameter was written since the graph was made."""

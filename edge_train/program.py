@@ -152,10 +152,10 @@ class TrainingProgram(Program):
     def _without_constants(self, lowered: Lowered) -> Lowered:
         return lowered if self._frozen is None else self._frozen.out_of(lowered)
 
-    def hold_frozen(self) -> None:
-        """Weights that are constants of the session are written through their Parameter only."""
-        if self._frozen is not None:
-            self._frozen.hold()
+    def hold_frozen(self) -> bool:
+        """Weights that are constants of the session are written through their Parameter only;
+        whether any moved for that: what is bound to the state is then to be bound anew."""
+        return self._frozen is not None and self._frozen.hold()
 
     def _follow_frozen(self) -> None:
         """Makes the session anew if a weight that is its constant was written."""

@@ -98,6 +98,73 @@ def test_a_view_cannot_be_written_and_says_so() -> None:
     assert held(module_of(MLP)) == []
 
 
+def disagreement(module: Module) -> float:
+    """Between training and evaluation of the same weights."""
+    module.train().lazy_reset_grad()
+    losses = float(module(**MLP.feed)), float(module.eval()(**MLP.feed))
+    module.train()
+    return abs(losses[0] - losses[1])
+
+
+@pytest.mark.parametrize("device", ["cpu", "file"])
+def test_a_view_that_was_taken_before_is_detached(device: str) -> None:
+    state = CheckpointState.load_checkpoint(MLP.checkpoint, device=device)
+    views = {name: parameter.data for name, parameter in state.parameters}
+    module = Module(MLP.training_model, state, MLP.eval_model, trainable=["*2"])
+    before = {name: parameter.data.copy() for name, parameter in state.parameters}
+    for old in views.values():
+        old[...] = -0.3
+    for name, parameter in state.parameters:
+        np.testing.assert_array_equal(parameter.data, before[name])
+    assert disagreement(module) < 1e-5
+    again = Module(MLP.training_model, state, MLP.eval_model, trainable=["*"])
+    between = state.parameters["w1"].data
+    third = Module(MLP.training_model, state, MLP.eval_model, trainable=["*2"])
+    between[...] = -0.3
+    assert disagreement(third) < 1e-5
+    np.testing.assert_array_equal(state.parameters["w1"].data, before["w1"])
+    assert again.state is state
+
+
+def test_a_module_that_is_bound_follows_where_another_one_holds() -> None:
+    """A nominal state gets its constants with the second Module; the first reads on."""
+    state = CheckpointState.load_checkpoint(MLP.nominal_checkpoint)
+    first = Module(MLP.training_model, state, MLP.eval_model, trainable=["*2"])
+    source = module_of(MLP)
+    first.copy_buffer_to_parameters(source.get_contiguous_parameters(), trainable_only=False)
+    optimizer = Optimizer(MLP.optimizer_model, first)
+    step(first, MLP)
+    assert optimizer.step()
+    first.eval()(**MLP.feed)
+    old = state.parameters["w1"].data
+    second = Module(MLP.training_model, state, MLP.eval_model)
+    assert held(second) == ["b1", "w1"]
+    old[...] = -0.3
+    state.parameters["w1"].data = np.full_like(old, 0.25)
+    losses = []
+    for module in (first, second):
+        assert disagreement(module) < 1e-5
+        losses.append(float(module.eval()(**MLP.feed)))
+        module.train()
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    first.lazy_reset_grad()
+    first(**MLP.feed)
+    assert optimizer.step()
+    assert optimizer.step_count == 2
+
+
+def test_large_weights_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no constants: a view from before still changes training and evaluation."""
+    monkeypatch.setattr(frozen, "MOST", 8)
+    state = CheckpointState.load_checkpoint(MLP.checkpoint)
+    old = state.parameters["w1"].data
+    module = Module(MLP.training_model, state, MLP.eval_model, trainable=["*2"])
+    before = float(module(**MLP.feed))
+    old[...] = -0.3
+    assert disagreement(module) < 1e-5
+    assert float(module(**MLP.feed)) != before
+
+
 def test_training_everything_again_lets_go() -> None:
     first = module_of(MLP, trainable=["*2"])
     again = Module(MLP.training_model, first.state, trainable=["*"])

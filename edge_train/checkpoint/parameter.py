@@ -1,7 +1,8 @@
 """Parameters of a checkpoint state: one persistent object per name, the storage may move.
 
-Before a Module exists each parameter owns a plain array. The Module moves the data into its arena
-and calls ``attach``; a view taken earlier keeps the old memory and is detached from then on.
+Before a Module exists each parameter owns a plain array. The Module moves the data of what it
+trains into its arena and calls ``attach``, and ``hold`` moves what its session has a copy of. A
+view taken earlier keeps the old memory and is detached from then on. Others stay in place.
 """
 
 from __future__ import annotations
@@ -60,9 +61,14 @@ class Parameter:
         self._chosen = chosen
         self._held = self._held and not chosen
 
-    def hold(self) -> None:
-        """Sessions keep a copy of the values from now on: views of them cannot be written."""
+    def hold(self) -> bool:
+        """Sessions keep a copy of the values from now on: views of them cannot be written, and
+        those taken before are detached. Whether the values moved for that."""
+        moves = not self._held
+        if moves:
+            self._array = np.array(self._filled())
         self._held = True
+        return moves
 
     @property
     def data(self) -> Array:
