@@ -19,7 +19,7 @@ from edge_train.device import native
 from edge_train.device.buffer import DeviceBuffer, Shape, sizes_of
 from edge_train.device.names import DeviceName, parse
 from edge_train.device.pages import Host, Wish
-from edge_train.host_arrays import host_array
+from edge_train.host_arrays import host_memory
 
 # ns that a file's time may go back without a write: some file systems keep it less exactly on the
 # disk than in memory
@@ -76,7 +76,7 @@ class Device:
 
         Errors: ValueError for memory that is not contiguous.
         """
-        array = host_array(source)
+        array = host_memory(source)
         if not array.flags.c_contiguous:
             raise ValueError("only contiguous memory can be adopted; pass a copy")
         raw = array.reshape(-1).view(np.uint8)
