@@ -120,7 +120,11 @@ def test_a_socket_is_refused_and_stays(tmp_path: Path, monkeypatch: pytest.Monke
     assert os.listdir(tmp_path) == ["socket"]
 
 
-@pytest.mark.parametrize("name", ["n" * 255, "é" * 127, "n" + "é" * 127, "名" * 85, "n" * 101])
+@pytest.mark.parametrize(
+    "name",
+    ["n" * 255, "é" * 127, "n" + "é" * 127, "名" * 85, "n" * 101],
+    ids=["ASCII", "2 bytes", "odd", "3 bytes", "just too long for a stem"],
+)
 def test_a_name_as_long_as_the_file_system_takes(tmp_path: Path, name: str) -> None:
     with atomic.replacing(tmp_path / name):
         (temporary,) = os.listdir(tmp_path)
