@@ -1,7 +1,8 @@
 """Einsum: the gradient of an operand is an Einsum of dy and the other operands.
 
-Letters that only this operand has were summed: dy spreads over them. A letter twice in one operand
-("ii") reads its diagonal: the gradient lies on the diagonal.
+Letters that only this operand has were summed: dy spreads over them. A size of 1 beside a larger
+one of the same letter was broadcast: dy is summed along it. A letter twice in one operand ("ii")
+reads its diagonal: the gradient lies on the diagonal.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 
 from edge_train import dtypes
 from edge_train.graph import ir
-from edge_train.graph.broadcast import unbroadcast
+from edge_train.graph.broadcast import repeated_axes
 from edge_train.graph.equations import explicit_terms
 from edge_train.graph.formula import Refuse
 from edge_train.graph.gradients.builder import Gradients
@@ -41,22 +42,42 @@ def _operand_gradient(
     letters = [letter for letter in dict.fromkeys(own) if letter in reached]
     equation = ",".join([result, *(terms[at] for at in others)]) + "->" + "".join(letters)
     dx = g.op("Einsum", dy, *(operands[at] for at in others), equation=equation)
-    if len(letters) == len(own):  # sizes of 1 may have been broadcast
-        return unbroadcast(g, dx, dx, target)
-    return _spread(g, dx, letters, own, target)
+    return _spread(g, dx, letters, own, target, result)
 
 
-def _spread(g: Gradients, dx: str, letters: Sequence[str], own: str, target: str) -> str:
+def _spread(
+    g: Gradients, dx: str, letters: Sequence[str], own: str, target: str, result: str
+) -> str:
     """``dx`` of axes ``letters`` over the axes ``own``, on the diagonal of repeated letters."""
     first = {letter: own.index(letter) for letter in own}
-    held = {first[letter] for letter in letters}
+    held = sorted(first[letter] for letter in letters)
     missing = [axis for axis in range(len(own)) if axis not in held]
-    dx = g.op("Expand", g.op("Unsqueeze", dx, g.ints(*missing)), g.shape(target))
+    if missing:
+        dx = g.op("Unsqueeze", dx, g.ints(*missing))
+    dx = _shrunk(g, dx, target, held)
+    # dy has every size of the result, the other operands may have 1 in place of this one's
+    summed = [axis for axis in held if own[axis] not in result]
+    if missing or not _have_same_sizes(g.dims(dx), g.dims(target), summed):
+        dx = g.op("Expand", dx, g.shape(target))
     for axis, letter in enumerate(own):
         if first[letter] != axis:
             pair = (_positions(g, target, at, len(own)) for at in (first[letter], axis))
             dx = g.masked(g.equal(*pair), dx)
     return dx
+
+
+def _have_same_sizes(a: Sequence[ir.Dim], b: Sequence[ir.Dim], axes: Sequence[int]) -> bool:
+    return all(a[axis] is not None and a[axis] == b[axis] for axis in axes)
+
+
+def _shrunk(g: Gradients, dx: str, target: str, axes: Sequence[int]) -> str:
+    """``dx`` summed along those of the axes that have size 1 in ``target``: it was broadcast."""
+    full, part = g.dims(dx), g.dims(target)
+    open_axes = [axis for axis in axes if not isinstance(part[axis], int)]
+    if _have_same_sizes(part, full, open_axes):
+        return g.sum(dx, [axis for axis in axes if part[axis] == 1 != full[axis]])
+    repeated = g.op("Reshape", repeated_axes(g, g.shape(target), g.shape(dx)), g.ints(-1))
+    return g.op("ReduceSum", dx, repeated, keepdims=1, noop_with_empty_axes=1)
 
 
 def _positions(g: Gradients, target: str, axis: int, rank: int) -> str:
