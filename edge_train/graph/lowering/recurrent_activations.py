@@ -89,7 +89,7 @@ _SLOPE: dict[str, _Rule] = {
     "elu": lambda b, y, alpha, beta: b.where(b.greater(y, 0.0), 1.0, b.add(y, alpha)),
     "softsign": _softsign_slope,
     "softplus": lambda b, y, alpha, beta: b.sub(1.0, b.exp(b.neg(y))),
-    "affine": lambda b, y, alpha, beta: b.scalar(alpha, y),
+    "affine": lambda b, y, alpha, beta: b.op("Expand", b.scalar(alpha, y), b.shape(y)),
     "scaledtanh": _scaled_tanh_slope,
 }
 

@@ -77,5 +77,8 @@ ROWS: list[Row] = [
         activation_beta=[0.4, 0.7],
     ),
     layer("RNN:relu", activations=["Relu"]),
+    layer("RNN:affine", activations=["Affine"], activation_alpha=[0.6], activation_beta=[0.1]),
+    layer("LSTM:affine", activations=["Affine"] * 3, activation_alpha=[0.6, 0.5, 0.4]),
+    layer("GRU:affine", activations=["Affine"] * 2, activation_alpha=[0.6, 0.3]),
     layer("RNN:two activations", direction="bidirectional", activations=["Sigmoid", "Elu"]),
 ]

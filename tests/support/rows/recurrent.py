@@ -141,6 +141,7 @@ LSTM: dict[str, dict[str, Any]] = {
         "activation_beta": [0.1, 0.7],
         "clip": 0.8,
     },
+    ": affine gates": {"activations": ["Affine"] * 3, "activation_alpha": [0.5, 0.4, 0.3]},
     ": one activation a direction": {
         **_BOTH,
         "activations": ["Sigmoid", "Softplus", "Tanh", "Sigmoid", "ThresholdedRelu", "Tanh"],
@@ -166,6 +167,7 @@ GRU: dict[str, dict[str, Any]] = {
     ": bare": {"omit": "b h0 dh_last"},
     ": hard sigmoid": {"activations": ["HardSigmoid", "Softsign"], "clip": 1.2},
     ": relu, linear": {"activations": ["Sigmoid", "Relu"], "linear_before_reset": 1},
+    ": affine": {"activations": ["Affine"] * 2, "activation_alpha": [0.5, 0.4]},
 }  # fmt: skip
 
 _ROWS: dict[str, Callable[[str], Row]] = {
