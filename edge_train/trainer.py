@@ -75,7 +75,8 @@ class Trainer:
 
     Keeping: with a ``folder``, the state is saved every ``save_every`` seconds and at a stop, and a
     later run with the same arguments goes on from it, batch for batch, bit for bit (as long as
-    an iterable or dataset gives the same rows again). ``fresh`` throws the folder's run away.
+    an iterable or dataset gives the same rows again). ``fresh`` throws the folder's run away. A
+    relative folder is that of the working folder at the time when the Trainer is made.
 
     ``callbacks`` get each StepRecord; a true answer or a StopReason ends the run. SIGINT, SIGTERM
     and SIGHUP let the step finish, save and end it.
