@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 _BLOCK = 1 << 20
+_IDLE = 100  # writes in a row that take nothing
 
 
 def is_stream(source: object) -> bool:
@@ -45,7 +47,8 @@ def elements_left(stream: Any) -> int | None:
 def read_into(stream: Any, arrays: Sequence[np.ndarray]) -> None:
     """Fills contiguous float32 arrays, one after the other.
 
-    Errors: ValueError with both numbers when the stream ends too early.
+    Errors: ValueError with both numbers when the stream ends too early; BlockingIOError of one that
+    does not block and has nothing yet; OSError of the stream.
     """
     total = sum(array.nbytes for array in arrays)
     done = 0
@@ -65,22 +68,55 @@ def read_into(stream: Any, arrays: Sequence[np.ndarray]) -> None:
 
 
 def _read(stream: Any, view: memoryview) -> int:
-    if hasattr(stream, "readinto"):
-        return stream.readinto(view) or 0
-    data = stream.read(len(view))
-    view[: len(data)] = data
-    return len(data)
+    direct = hasattr(stream, "readinto")
+    data = None if direct else stream.read(len(view))
+    got = stream.readinto(view) if direct else data if data is None else len(data)
+    if got is None:
+        raise _blocked(stream, "has no data yet")
+    if not 0 <= got <= len(view):
+        raise OSError(f"{_kind(stream)} gave {got} bytes where {len(view)} were asked for")
+    if data is not None:
+        view[:got] = data
+    return int(got)
 
 
 def write_from(stream: Any, array: np.ndarray) -> None:
     """Writes an array's float32 values, all of them.
 
-    Errors: TypeError for a text file, OSError of the stream.
+    Errors: TypeError for a text file; BlockingIOError of a stream that does not block and takes no
+    more now; OSError of the stream, and of one that never takes anything.
     """
     if isinstance(stream, io.TextIOBase):
         raise TypeError("the buffer is a file open as text; open it with mode 'wb'")
     view = np.ascontiguousarray(array, "<f4").reshape(-1).view(np.uint8).data
+    idle = 0
     while len(view):
-        written = stream.write(view[:_BLOCK])
-        # raw files and sockets may take less; others say None or all
-        view = view[len(view[:_BLOCK]) if written is None else written :]
+        written = _write(stream, view[:_BLOCK])
+        view = view[written:]
+        idle = 0 if written else idle + 1
+        if idle == _IDLE:
+            raise OSError(f"{_kind(stream)} takes nothing: {idle} writes in a row wrote 0 bytes")
+
+
+def _write(stream: Any, block: memoryview) -> int:
+    """The bytes that were taken: raw files and sockets may take less."""
+    written = stream.write(block)
+    if written is None and isinstance(stream, io.RawIOBase):
+        raise _blocked(stream, "takes no more data now")
+    if written is None:  # what writes say that are not those of Python's files
+        return len(block)
+    if not 0 <= written <= len(block):
+        raise OSError(f"{_kind(stream)} says that it wrote {written} of {len(block)} bytes")
+    return int(written)
+
+
+def _blocked(stream: Any, what: str) -> BlockingIOError:
+    return BlockingIOError(
+        errno.EAGAIN,
+        f"{_kind(stream)} does not block and {what}; the buffer is not whole. Make it blocking "
+        "(os.set_blocking, socket.setblocking), or collect the bytes and pass them as one",
+    )
+
+
+def _kind(stream: Any) -> str:
+    return f"the stream ({type(stream).__name__})"
