@@ -200,17 +200,30 @@ class Trainer:
         CheckpointError where the folder cannot be used.
         """
         with ExitStack() as stack:
-            if self._folder is not None:
-                stack.enter_context(self._folder.opened())
-                if self._fresh:
-                    self._folder.clear()
-                self._fresh = False
             if self._own_governor:  # the last one may have been told to stop
                 self.governor = Governor()
             stack.enter_context(stopping(self.governor.request_stop))
-            return self._attempt()
+            fresh = self._fresh
+            if fresh:  # a mistake must not cost the run that is there
+                self._check_ready()
+            if self._folder is not None:
+                stack.enter_context(self._folder.opened())
+                if fresh:
+                    self._folder.clear()
+            self._fresh = False
+            return self._attempt(is_checked=fresh)
 
-    def _attempt(self) -> Result:
+    def _check_ready(self) -> None:
+        """What shows only with the weights that are trained: their values, and the metrics' fit."""
+        if self.module.state.is_nominal:
+            raise NominalStateError(
+                "the checkpoint is nominal (names without data): give one with weights, or fill it "
+                "first (edge-train convert fill, Module.copy_buffer_to_parameters)"
+            )
+        if self._evaluator is not None:
+            self._evaluator.rehearse()
+
+    def _attempt(self, is_checked: bool) -> Result:
         keeper = Keeper(
             self._folder,
             self.module,
@@ -221,13 +234,8 @@ class Trainer:
             getattr(self._progress, "sync", lambda: None),
         )
         run = keeper.take_up(self._run)
-        if self.module.state.is_nominal:
-            raise NominalStateError(
-                "the checkpoint is nominal (names without data): give one with weights, or fill it "
-                "first (edge-train convert fill, Module.copy_buffer_to_parameters)"
-            )
-        if self._evaluator is not None:
-            self._evaluator.rehearse()
+        if not is_checked:
+            self._check_ready()
         loop = Loop(
             self.module,
             self.optimizer,

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from support.digits import ARTIFACTS, digits, trainer, weights
 
-from edge_train.errors import CheckpointError, ShapeMismatch
+from edge_train.convert.nominal import to_nominal
+from edge_train.errors import CheckpointError, NominalStateError, ShapeMismatch
 from edge_train.progress import StepRecord
 from edge_train.schedules import cosine, plateau
 from edge_train.trainer import StopReason, Trainer
@@ -163,6 +164,24 @@ def test_a_metric_that_does_not_fit_is_told_before_the_first_step(tmp_path: Path
     with pytest.raises(ValueError, match="mae needs a target of the prediction's shape"):
         made.run()
     assert made.optimizer.step_count == 0
+
+
+@pytest.mark.parametrize("mistake", ["a metric that does not fit", "weights without data"])
+def test_a_mistake_of_a_fresh_run_leaves_the_old_one(tmp_path: Path, mistake: str) -> None:
+    judged_trainer(tmp_path, steps=2, metrics=["accuracy"]).run()
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    options: dict[str, Any] = {"metrics": ["mae"]}
+    if mistake == "weights without data":
+        options = {"checkpoint": tmp_path / "nominal"}
+        to_nominal(ARTIFACTS / "checkpoint", options["checkpoint"])
+        before[tmp_path / "nominal"] = (tmp_path / "nominal").read_bytes()
+    made = judged_trainer(tmp_path, steps=2, fresh=True, **options)
+    for _ in range(2):  # and is as fresh, run again
+        with pytest.raises((ValueError, NominalStateError), match=r"mae needs|is nominal"):
+            made.run()
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert judged_trainer(tmp_path, steps=3, fresh=True).run().resumed_from == 0
 
 
 def test_the_rehearsal_of_metrics_leaves_no_trace(tmp_path: Path) -> None:
