@@ -1,14 +1,14 @@
 """The command ``edge-train``: parses the words and hands them to the package.
 
-Exit codes: 0 done, 1 the run did not reach its goal, 2 the user's mistake or an unusable file, 74
-the state of a run could not be written, 75 stopped and resumable, 130 Ctrl-C elsewhere.
+Exit codes: 0 done, 1 the run did not reach its goal or does not fit into its memory budget, 2 the
+user's mistake or an unusable file, 74 the state of a run could not be written, 75 stopped and
+resumable, 130 Ctrl-C elsewhere.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 from edge_train import __version__
 from edge_train.commands import artifacts, convert, doctor, estimate, export, inspect, report, train
 from edge_train.commands import eval as evaluate
+from edge_train.commands.printing import say, silence
 from edge_train.errors import EdgeTrainError, MemoryBudgetExceeded
 
 _MOST_LISTED = 12
@@ -32,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
         "demo",
         help="train a small CNN on the UCI handwritten digits, from nominal checkpoint to export",
         epilog="example: edge-train demo --folder digits --epochs 5. "
-        "exit codes: 0 at least 97 %% of the test images are right, 1 fewer, 2 no place to write",
+        "exit codes: 0 at least 97 % of the test images are right, 1 fewer, 2 no place to write",
     )
     demo.add_argument("--folder", type=Path, help="keep the files in FOLDER (default: a scratch)")
     demo.add_argument("--epochs", type=_positive, default=15, help="passes over the data (15)")
@@ -106,14 +107,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # LANG=C has no degree sign
     try:
         code: int = arguments.run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader of a pipe had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        silence(sys.stdout)
         return 141
     except (EdgeTrainError, OSError, ValueError, ImportError) as error:
-        print(f"edge-train: {_told(error)}", file=sys.stderr)
-        return 2
+        say(f"edge-train: {_told(error)}")
+        _flush_or_drop()
+        return 1 if isinstance(error, MemoryBudgetExceeded) else 2
     except KeyboardInterrupt:
-        print("edge-train: stopped", file=sys.stderr)
+        say("edge-train: stopped")
+        _flush_or_drop()
         return 130
     return code
+
+
+def _flush_or_drop() -> None:
+    """The interpreter flushes stdout at its end, and would put its own exit code for ours."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        silence(sys.stdout)

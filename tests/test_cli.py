@@ -148,3 +148,20 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("edge-train: ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("to-nominal", "no", "x"), ("inspect", str(CASE.checkpoint))])
+def test_words_that_cannot_be_written_are_a_plain_exit_code(words: tuple[str, ...]) -> None:
+    """Neither the traceback's 1 nor the 120 of an interpreter that cannot flush."""
+    command = [sys.executable, "-m", "edge_train", *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=full, check=False, env=ENV)
+    assert done.returncode == 2
+
+
+def test_help_has_no_doubled_signs(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "demo", "--help")
+    assert code == 0
+    assert "97 % of the test" in " ".join(out.split())
+    for command in ("artifacts", "convert", "doctor", "estimate", "eval", "export", "train"):
+        assert "%%" not in run(capsys, command, "--help")[1]

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edge_train.commands.printing import offer
+
 if TYPE_CHECKING:
     from edge_train.trainer import Result
 
@@ -42,9 +44,9 @@ a run file:
   metrics = ["accuracy"]
   best = "accuracy"
 
-exit codes: 0 done; 1 the run failed (NaN after NaN); 2 a mistake in the file or the flags, or an
-unusable file; 74 done or stopped, but the state could not be written; 75 stopped, the same
-command goes on (Ctrl-C, SIGTERM, SIGHUP, a limit of the governor)
+exit codes: 0 done; 1 the run failed (NaN after NaN) or does not fit into the memory budget; 2 a
+mistake in the file or the flags, or an unusable file; 74 done or stopped, but the state could not
+be written; 75 stopped, the same command goes on (Ctrl-C, SIGTERM, SIGHUP, a limit of the governor)
 """
 
 _METRICS = (
@@ -163,8 +165,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if options.folder is None:
             trainer.tell("note", text="nothing is kept of this run: it has no folder (--folder)")
         result = trainer.run()
-    for line in _summary(result):
-        print(line)
+    offer(_summary(result))
     return exit_code(result)
 
 

@@ -54,6 +54,20 @@ def test_u105_a_signal_saves_and_exits_75(tmp_path: Path, number: signal.Signals
     assert states_in(run)[0].name == f"checkpoint-{last['steps']:09d}"
 
 
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_exit_code_outlives_a_summary_that_nobody_reads(tmp_path: Path, stops: bool) -> None:
+    words = ("train", run_file(tmp_path), "--epochs", 1000 if stops else 1, "--save-every", 0.2)
+    with open("/dev/full", "w") as full:  # stdout and stderr are as useless as a closed terminal's
+        process = start(*words, out=full)
+    try:
+        if stops:
+            _wait_for_state(process, tmp_path / "run")
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == (75 if stops else 0)
+    finally:
+        process.kill()
+
+
 @pytest.mark.slow
 def test_killed_three_times_it_ends_as_if_nothing_had_happened(
     tmp_path: Path, rng: np.random.Generator
@@ -189,7 +203,7 @@ def test_a_budget_that_is_too_small_is_refused_with_its_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(run_file(tmp_path))
-    assert main(["train", path, "--memory-budget", "3MB"]) == 2
+    assert main(["train", path, "--memory-budget", "3MB"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("edge-train: training does not fit into 3.0 MB")
     assert any(line.startswith("  activations ") for line in lines)

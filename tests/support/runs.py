@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
@@ -49,12 +50,12 @@ def heard() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def start(*words: object) -> subprocess.Popen[str]:
-    """The command, with its output in pipes."""
+def start(*words: object, out: TextIO | None = None) -> subprocess.Popen[str]:
+    """The command, with its output in pipes, or in the one file ``out``."""
     return subprocess.Popen(
         [sys.executable, "-m", "edge_train", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=out or subprocess.PIPE,
+        stderr=out or subprocess.PIPE,
         text=True,
         preexec_fn=heard,
     )
