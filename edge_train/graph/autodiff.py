@@ -27,10 +27,11 @@ FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.DOUBLE, dtypes.BFLOAT16)
 
 
 def differentiate(
-    graph: ir.Graph, shapes: Shapes, loss: str, wanted: Sequence[str]
+    graph: ir.Graph, shapes: Shapes, loss: str, wanted: Sequence[str], frozen: Sequence[str] = ()
 ) -> tuple[ir.Graph, dict[str, str]]:
     """``graph`` with the gradients of ``loss`` after its own nodes, and tensor -> gradient name.
 
+    ``frozen``: initializers that are parameters beside those of ``wanted``.
     Tensors of ``wanted`` that the loss does not depend on are missing from the table.
     Errors: UnsupportedOp listing every node on the path that has no gradient; ArtifactError for a
     loss that is not one number.
@@ -39,6 +40,7 @@ def differentiate(
     path = _Path(graph, shapes, [loss], wanted)
     path.check()
     g = Gradients(graph, shapes)
+    g.variables = frozenset((*wanted, *frozen))
     seed = f"{loss}_grad"
     kind = dtypes.NUMPY[g.elem_type(loss)]
     g.constants[seed] = ir.Tensor.of(seed, np.ones(_sizes(shapes, loss), kind))

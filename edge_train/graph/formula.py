@@ -40,6 +40,8 @@ class Formula:
         self.shapes = shapes
         self.nodes: list[ir.Node] = []
         self.constants: dict[str, ir.Tensor] = {}
+        #: initializers that are parameters: another run has other values
+        self.variables: frozenset[str] = frozenset()
         self.producers = graph.producers()
         self._known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._shape_of: dict[str, str] = {}
@@ -66,6 +68,8 @@ class Formula:
 
     def constant_value(self, name: str) -> np.ndarray | None:
         """The values of a tensor that is an initializer or a Constant node, else None."""
+        if name in self.variables:
+            return None
         tensor = self.source.initializers.get(name) or self.constants.get(name)
         producer = self.producers.get(name)
         if tensor is None and producer is not None and producer.op_type == "Constant":

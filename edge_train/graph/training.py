@@ -182,7 +182,7 @@ def _training(
     trainable: Sequence[str],
     frozen: Sequence[str],
 ) -> ir.Model:
-    graph, gradients = differentiate(prepared.graph, shapes, outputs[0], trainable)
+    graph, gradients = differentiate(prepared.graph, shapes, outputs[0], trainable, frozen)
     lost = [name for name in trainable if name not in gradients]
     if lost:
         raise ArtifactError(

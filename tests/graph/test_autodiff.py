@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from edge_train.errors import ArtifactError, UnsupportedOp
@@ -67,6 +68,19 @@ def test_one_new_tensor_may_be_the_gradient_of_several_inputs(
     assert gradients == {"x": "x_grad", "w": "w_grad"}
 
 
+@pytest.mark.parametrize(("exponent", "squares"), [("fixed", True), ("w", False), ("held", False)])
+def test_a_parameter_is_no_constant(exponent: str, squares: bool) -> None:
+    """x^2 has the slope 2x; what is trained or loaded may be another exponent by then."""
+    power = ir.make_node("Pow", ["x", exponent], ["y"], "power")
+    graph = _graph(power, _mean("y"))
+    graph.initializers[exponent] = ir.Tensor.of(exponent, np.float32(2))
+    graph.inputs = graph.inputs[:1]
+    wanted = ["x", exponent] if exponent == "w" else ["x"]
+    made, _ = differentiate(graph, Shapes.of(graph), "loss", wanted, ["held"])
+    reads = [node.op_type for node in made.nodes if exponent in node.inputs]
+    assert (reads == ["Pow"]) == squares
+
+
 def test_a_tensor_the_loss_does_not_depend_on_has_no_gradient() -> None:
     graph = _graph(ir.make_node("Neg", ["x"], ["y"], "neg"), _mean("y"))
     _, gradients = _differentiated(graph, "x", "w")
@@ -92,3 +106,20 @@ def test_the_loss_is_one_number() -> None:
     graph = _graph(ir.make_node("Neg", ["w"], ["loss"], "neg"), loss=(2, 3))
     with pytest.raises(ArtifactError, match="one number"):
         differentiate(graph, Shapes.of(graph), "loss", ["w"])
+
+
+def test_outputs_that_the_walk_adds_have_names_of_their_own() -> None:
+    """Beside the first output that has a name, and not one that the model has already."""
+    nodes = [ir.make_node("MaxPool", ["w"], ["y"], "pool", kernel_shape=[1])]
+    nodes += [ir.make_node("Neg", ["x"], ["y_mask"], "neg"), _mean("sum")]
+    nodes.insert(2, ir.make_node("Add", ["y", "y_mask"], ["sum"], "add"))
+    made, _ = _differentiated(_graph(*nodes), "w")
+    assert next(node for node in made.nodes if node.name == "pool").outputs == ("y", "y_mask_1")
+    splits = [
+        ir.make_node("Split", ["w"], ["", part], f"split_{part}", axis=1, num_outputs=2)
+        for part in "ab"
+    ]
+    graph = _graph(*splits, ir.make_node("Mul", ["a", "b"], ["y"], "product"), _mean("y"))
+    made, _ = _differentiated(graph, "w")
+    names = [name for node in made.nodes for name in node.outputs if name]
+    assert len(names) == len(set(names))
