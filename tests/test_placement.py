@@ -159,7 +159,7 @@ def test_a_file_keeps_the_order_in_which_it_was_mapped(
     graphs: tuple[Artifacts, Artifacts], tmp_path: Path
 ) -> None:
     """Also where another choice moves the parameters."""
-    plain, turned = graphs
+    plain, _ = graphs
     expected = values(load(plain))
     state = CheckpointState.load_checkpoint(plain.folder / "nominal_checkpoint")
     flat = module(plain, load(plain)).get_contiguous_parameters().numpy()

@@ -74,7 +74,8 @@ class Parameter:
     def data(self) -> Array:
         """A writable view: writing into it changes the model.
 
-        Of a weight that a Module's ``trainable`` froze the view may be read-only: assign to
+        A Module detaches the views taken before it of what it trains, and of weights that its
+        ``trainable`` froze and that it made constants; of these a view is read-only: assign to
         ``data``, or to ``state.parameters[name]``.
 
         Raises NominalStateError while the state is nominal.
