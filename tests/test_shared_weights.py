@@ -549,13 +549,16 @@ def test_a_trainer_that_was_killed(moment: str, shared_folder: Path) -> None:
     with pytest.raises(ValueError, match=f"belongs to process {child.pid}, which is running"):
         open_device("shm:test").allocate(1)
     child.kill()
-    child.communicate()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # its parent has not asked for it yet
+    assert not segment.is_alive(child.pid)
     assert not weights.alive
     if moment == "whole":
         assert not weights.read()[0]["data"].any()
     else:
         with pytest.raises(RunError, match=rf"process {child.pid}\) ended in the middle"):
             weights.read()
+    child.communicate()
+    assert not weights.alive
     with pytest.raises(NativeError, match="nobody shares"):
         SharedWeights("test", timeout=0.05)
     assert open_device("shm:test").allocate(1).numpy()[0] == 0

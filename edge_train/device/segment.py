@@ -179,19 +179,24 @@ class Place:
 
     @property
     def alive(self) -> bool:
-        """Whether the writer's process is there."""
-        return is_alive(self.pid)
+        """Whether the writer's process is there, and has its descriptor."""
+        return is_alive(self.pid) and (bool(self.path) or os.path.exists(self.file))
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process."""
+    """Whether there is such a process, and more than what its parent has not asked for yet."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:
+        return True  # someone else's
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state = file.read().rpartition(b")")[2].split()[0]  # behind a name of any bytes
+    except (OSError, IndexError):  # no /proc that can be read
         return True
-    return True
+    return state not in (b"Z", b"X")
 
 
 def folder() -> Path:
