@@ -2,7 +2,8 @@
 
 opset_rules holds the op changes; an op without a rule means the same at every opset in between,
 where only types were added. Opsets 22-25 come back to 21, so that onnxruntime 1.20 loads what
-lowering emits: they changed nothing either, save for the new ops and attributes listed here.
+lowering emits: they changed nothing either, save for the new ops and attributes listed here, and
+the sizes of pools in ceil_mode.
 """
 
 from __future__ import annotations

@@ -226,5 +226,42 @@ def _swish(s: Scope, node: ir.Node) -> list[ir.Node]:
     return [*nodes, gate, ir.make_node("Mul", (x, gate.output(0)), node.outputs, node.name)]
 
 
+def _pool(s: Scope, node: ir.Node) -> list[ir.Node]:
+    """ceil_mode where it adds no window to an axis, because that one would lie in the padding.
+
+    Opset 22 leaves it out; opset 21 counts it, in the sizes that every onnxruntime works out before
+    a run, and up to 1.20 in the run too.
+    """
+    auto_pad, sizes = node.attr("auto_pad") or "NOTSET", (s.shapes.dims(node.input(0)) or ())[2:]
+    if not node.attr("ceil_mode", 0) or not sizes or auto_pad.startswith("SAME"):
+        return [node]
+    count, kernel = len(sizes), node.attr("kernel_shape")
+    strides, dilations = (node.attr(name) or (1,) * count for name in ("strides", "dilations"))
+    given = None if auto_pad == "VALID" else node.attr("pads")
+    pads, left_out = list(given or (0,) * (2 * count)), False
+    for axis, size in enumerate(sizes):
+        if not isinstance(size, int):
+            return [node]
+        stride, behind = strides[axis], axis + count
+        room = size + pads[axis] + pads[behind] - dilations[axis] * (kernel[axis] - 1) - 1
+        missing = -room % stride
+        if missing and room + missing >= size + pads[axis]:
+            left_out = True
+        else:
+            pads[behind] += missing
+    grown = pads != list(given or (0,) * (2 * count))
+    fits = all(pad < k for pad, k in zip(pads, (*kernel, *kernel), strict=True))
+    if not left_out or (grown and (node.attr("count_include_pad", 0) or not fits)):
+        return [node]
+    floored = replace(node, attributes=without(node, "ceil_mode", "auto_pad", "pads"))
+    return [
+        replace(floored, attributes=floored.attributes | {"pads": ir.Attribute.of("pads", pads)})
+    ]
+
+
 #: op -> the rule that writes it in ops of the target
-NEWER: dict[str, Rule] = {"RMSNormalization": _rms_norm, "Swish": _swish}
+NEWER: dict[str, Rule] = {
+    "RMSNormalization": _rms_norm,
+    "Swish": _swish,
+    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
+}

@@ -114,6 +114,29 @@ CASES: list[Case] = [
         (f32(1, 2, 8),),
         {"kernel_shape": [3], "strides": [2], "ceil_mode": 1},
     ),
+    # the last window of an axis lies in the padding; another axis keeps its own, in its padding
+    *(
+        Case(op, 22, (f32(1, 2, *sizes),), {"ceil_mode": 1, "strides": strides, **more})
+        for op in ("AveragePool", "MaxPool", "LpPool")
+        for sizes, strides, more in (
+            ((5, 5), [2, 2], {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1]}),
+            ((9, 7), [3, 3], {"kernel_shape": [2, 2], "auto_pad": "VALID"}),
+            ((9, 9), [3, 3], {"kernel_shape": [2, 2]}),
+            ((7, 9), [2, 3], {"kernel_shape": [3, 2], "pads": [1, 0, 1, 0]}),
+        )
+    ),
+    Case(
+        "AveragePool",
+        22,
+        (f32(1, 2, 5),),
+        {
+            "ceil_mode": 1,
+            "kernel_shape": [2],
+            "strides": [2],
+            "pads": [1, 1],
+            "count_include_pad": 1,
+        },
+    ),
     Case("LpPool", 12, (f32(1, 2, 7),), {"kernel_shape": [3], "strides": [2]}),
     Case("QuantizeLinear", 12, (f32(2, 3),), {}, {1: np.float32(0.1), 2: np.uint8(3)}),
     Case(
