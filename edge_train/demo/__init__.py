@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from edge_train.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 from edge_train.convert.nominal import to_nominal
+from edge_train.metrics import Accuracy
 from edge_train.session import run_model
 
 HERE = Path(__file__).parent
@@ -132,7 +133,9 @@ def _accuracy(module: Module, path: Path, data: Digits) -> float:
     """Exports the inference model to ``path`` and scores it in plain onnxruntime."""
     module.export_model_for_inferencing(path, [LOGITS])
     logits = run_model(path, [data.x])[0]
-    return float(np.mean(logits.argmax(axis=1) == data.labels))
+    accuracy = Accuracy()
+    accuracy.add(logits, data.labels)
+    return accuracy.value()
 
 
 def _peak_memory_mb() -> float:
