@@ -105,6 +105,7 @@ def one_cycle(
     PyTorch's OneCycleLR).
     """
     lr, total, _ = _counts(rate, total, 0)
+    rise = check_number("rise", rise)
     if not 0 < rise < 1:
         raise ValueError(f"rise: expected a fraction between 0 and 1, got {rise}")
     low, last = (
@@ -143,10 +144,10 @@ def plateau(
     patience alone does.
     """
     lr, patience = check_number("rate", rate), check_count("patience", patience, 1)
-    factor = _at_most("factor", factor, 1)
+    factor, threshold = _at_most("factor", factor, 1), check_number("threshold", threshold)
+    warmup = check_count("warmup", warmup, 0)
     if stop_after is not None:
         stop_after = check_count("stop_after", stop_after, 0)
-    warmup = check_count("warmup", warmup, 0)
     memory: dict[str, Any] = {"best": None, "waited": 0, "scale": 1.0, "in_vain": 0}
 
     def watch(metric: float, larger_is_better: bool) -> StopReason | None:
@@ -175,6 +176,8 @@ def join(parts: Sequence[tuple[Schedule, int]]) -> Schedule:
     if not parts:
         raise ValueError("join: expected at least one (schedule, steps) pair, got none")
     schedules = tuple(schedule for schedule, _ in parts)
+    for schedule in schedules:
+        _check_schedule("join", schedule)
     ends: list[int] = []
     for _, steps in parts:
         ends.append((ends[-1] if ends else 0) + check_count("steps", steps, 1))
@@ -196,6 +199,11 @@ def join(parts: Sequence[tuple[Schedule, int]]) -> Schedule:
 
 def until(schedule: Schedule, target: float) -> Schedule:
     """``schedule``, and the training ends when the watched metric reaches ``target``."""
+    _check_schedule("until", schedule)
+    if isinstance(target, (bool, str, bytes)) or not hasattr(target, "__float__"):
+        raise TypeError(f"target must be a number, got {target!r} of type {type(target).__name__}")
+    if not math.isfinite(target):
+        raise ValueError(f"target must be finite, got {target}")
 
     def watch(metric: float, larger_is_better: bool) -> StopReason | None:
         if metric >= target if larger_is_better else metric <= target:
@@ -210,6 +218,13 @@ def _counts(rate: float, total: int, warmup: int) -> tuple[float, int, int]:
     if warmup > total:
         raise ValueError(f"warmup: expected at most total ({total}) steps, got {warmup}")
     return check_number("rate", rate), total, warmup
+
+
+def _check_schedule(name: str, schedule: object) -> None:
+    if not isinstance(schedule, Schedule):
+        raise TypeError(
+            f"{name}: expected a Schedule, got {schedule!r} of type {type(schedule).__name__}"
+        )
 
 
 def _at_most(name: str, value: float, most: float) -> float:

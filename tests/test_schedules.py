@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 
 from edge_train.errors import CheckpointError
@@ -132,8 +133,31 @@ def test_the_state_of_another_schedule_is_refused() -> None:
         (lambda: plateau(0.1, warmup=-1), "warmup must be >= 0"),
         (lambda: join([]), "at least one"),
         (lambda: stepwise(0.1, 0), "every must be >= 1"),
+        (lambda: plateau(0.1, threshold=-1e-4), "threshold must be a finite float32 number >= 0"),
+        (lambda: until(constant(0.1), math.nan), "target must be finite, got nan"),
     ],
 )
 def test_wrong_settings_are_named(make: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: plateau(0.1, threshold="3"), "threshold must be a number, got '3'"),  # type: ignore[arg-type]
+        (lambda: plateau(0.1, warmup="3"), "warmup must be an integer, got '3'"),  # type: ignore[arg-type]
+        (lambda: one_cycle(0.1, 5, rise="a"), "rise must be a number, got 'a'"),  # type: ignore[arg-type]
+        (lambda: until(constant(0.1), "1"), "target must be a number, got '1'"),  # type: ignore[arg-type]
+        (lambda: until(0.1, 1), "until: expected a Schedule, got 0.1"),  # type: ignore[arg-type]
+        (lambda: join([(0.1, 3)]), "join: expected a Schedule, got 0.1"),  # type: ignore[list-item]
+    ],
+)
+def test_settings_of_another_type_are_named(make: object, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        make()  # type: ignore[operator]
+
+
+def test_a_target_below_0_is_one() -> None:
+    made = until(constant(0.1), np.float32(-0.5))  # type: ignore[arg-type]
+    assert made.observe(-0.4, True) is StopReason.TARGET_REACHED

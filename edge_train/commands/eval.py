@@ -21,8 +21,8 @@ examples:
   edge-train eval --artifacts artifacts --folder run --evaluation test.npz --json
       without a run file
 
-exit codes: 0 evaluated, 1 over the file's memory budget, 2 a mistake in the file or the flags, or an
-unusable file
+exit codes: 0 evaluated, 1 over the file's memory budget, 2 a mistake in the file or the flags, or
+an unusable file
 """
 _OWN = ("--artifacts", "--folder", "--data", "--evaluation", "--batch-size", "--metrics")
 

@@ -8,6 +8,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,12 +64,23 @@ def _table(path: Path) -> dict[str, Any]:
     return table
 
 
+class Word(str):
+    """What was said on the command line and is no TOML: a text, or .5 where a number is wanted."""
+
+    __slots__ = ()
+
+
 def parse_value(text: str) -> Any:
-    """The value of a flag, in TOML's words; anything that is none is taken as a text."""
+    """The value of a flag, in TOML's words; anything that is none is a Word."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
+        return Word(text)
+
+
+def section(cls: type[T], table: object, where: str) -> T:
+    """The dataclass ``cls`` of a table at the place ``where``; RunFileError names the key."""
+    return _section(cls, table, where, "", Path())
 
 
 def _section(cls: type[T], table: object, where: str, name: str, base: Path) -> T:
@@ -159,6 +171,8 @@ def _words(kind: Any) -> str:
 def _fitted(kind: Any, value: Any, base: Path) -> tuple[Any] | None:
     """The value as ``kind``, or None where it is of another type."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(value, Word):
+        value = _number(args[0] if origin is tuple else kind, value)
     if origin is tuple:
         if not isinstance(value, list):
             return None
@@ -180,3 +194,18 @@ def _fitted(kind: Any, value: Any, base: Path) -> tuple[Any] | None:
     if isinstance(value, bool) and kind is not bool:
         return None
     return (value,) if isinstance(value, kind) else None
+
+
+def _number(kind: Any, word: Word) -> Any:
+    """The number that Python reads in a word (.5, 1., 01; a list of them), else the word."""
+    if kind not in (int, float):
+        return word
+    if word.startswith("[") and word.endswith("]"):
+        return [
+            _number(kind, item) if isinstance(item, Word) else item
+            for item in (parse_value(text.strip()) for text in word[1:-1].split(","))
+        ]
+    for read_as in (int, float):
+        with suppress(ValueError):
+            return read_as(word)
+    return word

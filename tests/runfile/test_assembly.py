@@ -20,7 +20,8 @@ from edge_train.demo import HERE
 from edge_train.errors import MemoryBudgetExceeded
 from edge_train.runfile.assembly import sources, trainer_of
 from edge_train.runfile.options import Options
-from edge_train.runfile.reading import RunFileError, read
+from edge_train.runfile.rates import schedule_of
+from edge_train.runfile.reading import RunFileError, parse_value, read
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -95,6 +96,72 @@ def test_a_join_of_schedules(tmp_path: Path) -> None:
     assert made._schedule is not None
     rates = [made._schedule.rate(step) for step in (0, 5, 10, 40, 69, 70, 89)]
     assert rates == pytest.approx([0, 0.05, 0.1, 0.05, 0.1 * 0.000685, 0.001, 0.001], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"kind": "plateau", "threshold": "3"}, "threshold: expected a number, got '3'"),
+        ({"kind": "plateau", "threshold": -1}, "threshold must be a finite float32 number >= 0"),
+        ({"kind": "plateau", "warmup": "3"}, "warmup: expected a whole number, got '3'"),
+        ({"kind": 3}, "kind: expected a text in quotes, got 3"),
+        ({"kind": ["a"]}, r"kind: expected a text in quotes, got \['a'\]"),
+        ({"kind": "cosin"}, "kind: there is no 'cosin'; did you mean 'cosine'"),
+        ({"kind": "one_cycle", "rise": "a"}, "rise: expected a number, got 'a'"),
+        ({"kind": "cosine", "warmup": 99}, r"warmup: expected at most total \(90\) steps, got 99"),
+        ({"kind": "constant", "floor": 0.1}, "floor: means nothing to kind 'constant'"),
+        ({"kind": "join"}, "a join cannot hold a join"),
+        ({"parts": []}, "a join cannot hold a join"),
+        ({"target": 0.9}, "target: is that of the whole run"),
+        ({"steps": True}, "steps: expected a whole number >= 1, got True"),
+        ({"steps": "9"}, "steps: expected a whole number >= 1, got '9'"),
+    ],
+)
+def test_a_mistake_in_a_part_of_a_join_names_the_part(part: dict[str, Any], said: str) -> None:
+    parts = [{"rate": 0.1, "steps": 10}, {"rate": 0.1, **part}]
+    pairs = [("schedule.kind", "join"), ("schedule.parts", parts)]
+    made = schedule_of(read(None, pairs).schedule)
+    with pytest.raises(RunFileError, match=rf"^schedule\.parts\[1\]: {said}"):
+        made(100)  # type: ignore[operator]
+
+
+def test_a_part_of_a_join_without_a_rate_or_steps_left() -> None:
+    for parts, said in (
+        ([{"kind": "constant"}], r"parts\[0\]: rate: say the learning rate"),
+        ([{"rate": 1, "steps": 9}, {"rate": 1}], r"parts\[1\]: steps: .* got the run's 0 that are"),
+    ):
+        pairs: list[tuple[str, Any]] = [("schedule.kind", "join"), ("schedule.parts", parts)]
+        with pytest.raises(RunFileError, match=said):
+            schedule_of(read(None, pairs).schedule)(9)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        ("schedule.rate=.01", 0.01),
+        ("schedule.rate=1.", 1.0),
+        ("schedule.rate=01", 1.0),
+        ("schedule.rate=+.5e-1", 0.05),
+        ("training.epochs=01", 1),
+        ("data.scale.x=.0625", {"x": 0.0625}),
+        ("optimizer.betas=[.9, 0.99]", (0.9, 0.99)),
+        ("data.label=01", "01"),
+        ("evaluation.best=1.", "1."),
+    ],
+)
+def test_numbers_as_people_write_them_on_a_command_line(pair: str, expected: object) -> None:
+    key, _, text = pair.partition("=")
+    options = read(None, [(key, parse_value(text))])
+    section, name = key.split(".")[:2]
+    found = getattr(getattr(options, section), name)
+    assert (found, type(found)) == (expected, type(expected)) or found == str(expected)
+
+
+@pytest.mark.parametrize("pair", ["training.epochs=1.", "training.epochs=x", "schedule.rate=.5.1"])
+def test_a_word_that_is_no_such_number(pair: str) -> None:
+    key, _, text = pair.partition("=")
+    with pytest.raises(RunFileError, match=rf"{key}: expected a .*number, got '{text}'"):
+        read(None, [(key, parse_value(text))])
 
 
 @pytest.mark.parametrize(
