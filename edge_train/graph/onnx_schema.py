@@ -42,6 +42,9 @@ Function: name 1 bytes, input 4 bytes*, output 5 bytes*, attribute 6 bytes*, nod
 opset_import 9 OperatorSetId*, domain 10 bytes, attribute_proto 11 Attribute*, overload 13 bytes
 FunctionCall: overload 8 bytes
 AttributeUse: ref_attr_name 21 bytes
+SparseTensor: values 1 Tensor, indices 2 Tensor, dims 3 int64*
+SparseGraph: sparse_initializer 15 SparseTensor*
+SparseAttribute: sparse_tensor 22 SparseTensor
 """
 
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -102,6 +105,10 @@ FunctionProto: Any = _CLASSES["Function"]
 # what the IR keeps in ``extra`` of a node and an attribute inside functions
 FunctionCall: Any = _CLASSES["FunctionCall"]
 AttributeUse: Any = _CLASSES["AttributeUse"]
+
+# and what it keeps in that of a graph and of a Constant's attribute
+SparseGraph: Any = _CLASSES["SparseGraph"]
+SparseAttribute: Any = _CLASSES["SparseAttribute"]
 
 EXTERNAL = 1  # TensorProto.DataLocation
 

@@ -19,6 +19,7 @@ from edge_train.graph.prepare.folding import fold_constants
 from edge_train.graph.prepare.functions import inline_functions
 from edge_train.graph.prepare.fusions import fuse
 from edge_train.graph.prepare.names import name_nodes
+from edge_train.graph.prepare.sparse import densified
 from edge_train.graph.prepare.training_mode import enter_training_mode
 from edge_train.graph.prepare.unfusing import unfuse
 from edge_train.graph.prepare.weights import constants_as_initializers, own_weights
@@ -30,17 +31,22 @@ OLDEST_WITH_LOSSES = 12
 
 
 def tidy(model: ir.Model, names: Collection[str] = ()) -> ir.Model:
-    """The model without functions, constant nodes and Ifs whose branch is known.
+    """The model without functions, sparse tensors, constant nodes and Ifs whose branch is known.
 
     ``names``: parameters asked for; those that are copies of another become weights of their own.
     Opsets below 12 and above 21 become 21. External data stays where it is. ArtifactError for a
     model that breaks the ONNX rules.
     """
     with explained(model):
-        model = mend_declared(fold_branches(inline_functions(model), names))
+        model = mend_declared(fold_branches(_plain(model), names))
         model = own_weights(constants_as_initializers(model, names), names)
         version = model.opset() or TARGET
         return model if OLDEST_WITH_LOSSES <= version <= TARGET else raise_opset(model)
+
+
+def _plain(model: ir.Model) -> ir.Model:
+    """The model without functions, and without the sparse tensors that these may hold too."""
+    return densified(inline_functions(densified(model)))
 
 
 def prepare(model: ir.Model, keep: Collection[str] | None = None) -> ir.Model:
@@ -55,7 +61,7 @@ def prepare(model: ir.Model, keep: Collection[str] | None = None) -> ir.Model:
 
 
 def _prepared(model: ir.Model, keep: Collection[str] | None) -> ir.Model:
-    model = raise_opset(fold_branches(inline_functions(model), keep or ()))
+    model = raise_opset(fold_branches(_plain(model), keep or ()))
     model = constants_as_initializers(unfuse(model))
     model = enter_training_mode(name_nodes(model))
     if keep is not None:
