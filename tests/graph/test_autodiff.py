@@ -110,11 +110,13 @@ def test_the_loss_is_one_number() -> None:
 
 def test_outputs_that_the_walk_adds_have_names_of_their_own() -> None:
     """Beside the first output that has a name, and not one that the model has already."""
-    nodes = [ir.make_node("MaxPool", ["w"], ["y"], "pool", kernel_shape=[1])]
-    nodes += [ir.make_node("Neg", ["x"], ["y_mask"], "neg"), _mean("sum")]
-    nodes.insert(2, ir.make_node("Add", ["y", "y_mask"], ["sum"], "add"))
-    made, _ = _differentiated(_graph(*nodes), "w")
-    assert next(node for node in made.nodes if node.name == "pool").outputs == ("y", "y_mask_1")
+    nodes = [
+        ir.make_node("Dropout", ["w"], ["y"], "drop"),
+        ir.make_node("Neg", ["x"], ["y_mask"], "neg"),
+        ir.make_node("Add", ["y", "y_mask"], ["sum"], "add"),
+    ]
+    made, _ = _differentiated(_graph(*nodes, _mean("sum")), "w")
+    assert next(node for node in made.nodes if node.name == "drop").outputs == ("y", "y_mask_1")
     splits = [
         ir.make_node("Split", ["w"], ["", part], f"split_{part}", axis=1, num_outputs=2)
         for part in "ab"

@@ -198,11 +198,15 @@ def gradient_model(
 
 
 def run_gradients(
-    row: Row, weights: Arrays, dynamic: bool = False, kind: int = dtypes.FLOAT
+    row: Row,
+    weights: Arrays,
+    dynamic: bool = False,
+    kind: int = dtypes.FLOAT,
+    fused: bool = False,
 ) -> dict[str, Array]:
     """Gradients of the row's inputs by autodiff, lowering and stock onnxruntime."""
     model, table = gradient_model(row, weights, dynamic, kind)
-    lowered = lower(model)
+    lowered = lower(model, fused)
     wide = dtypes.NUMPY[kind]
     feeds = {n: np.asarray(v, wide) if v.dtype.kind == "f" else v for n, v in row.inputs.items()}
     used = {value.name for value in lowered.model.graph.inputs}

@@ -11,6 +11,7 @@ import numpy as np
 
 from edge_train.graph import ir
 from edge_train.graph.formula import Formula
+from edge_train.graph.passes import all_names, fresh_name
 from edge_train.graph.shapes import Shapes
 
 
@@ -24,6 +25,7 @@ class Gradients(Formula):
         #: forward nodes that get more outputs, or another op, for the backward pass
         self.replaced: dict[int, ir.Node] = {}
         self._index = 0
+        self._taken: set[str] = set()
         self._wanted: frozenset[int] = frozenset()
         #: tensors with a gradient that the current node's subgraphs read
         self.captured: frozenset[str] = frozenset()
@@ -58,12 +60,20 @@ class Gradients(Formula):
         owner = self._node.name if self._node else ""
         return f"{owner}_Grad/{op_type}_{self._index - 1}"
 
+    def beside(self, node: ir.Node, suffix: str) -> str:
+        """A name for a new output of a forward node: ``<first output>_<suffix>`` where it is free.
+
+        Outputs that are left out have no name to share.
+        """
+        self._taken = self._taken or all_names(self.source)
+        return fresh_name(f"{next(filter(None, node.outputs))}_{suffix}", self._taken)
+
     def extra_output(self, node: ir.Node, index: int, suffix: str, elem_type: int) -> str:
-        """Output ``index`` of a forward node, added as ``<first output>_<suffix>`` if missing."""
+        """Output ``index`` of a forward node, added with a name beside its others if missing."""
         current = self.current(node)
         if current.output(index):
             return current.output(index)
-        name = f"{current.outputs[0]}_{suffix}"
+        name = self.beside(current, suffix)
         outputs = list(current.outputs) + [""] * (index + 1 - len(current.outputs))
         outputs[index] = name
         self.replace(node, replace(current, outputs=tuple(outputs)))

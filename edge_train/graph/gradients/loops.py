@@ -9,7 +9,7 @@ from edge_train.graph import ir
 from edge_train.graph.formula import Refuse
 from edge_train.graph.gradients.builder import Gradients
 from edge_train.graph.gradients.registry import gradient
-from edge_train.graph.passes import renamed
+from edge_train.graph.passes import all_names, fresh_name, renamed
 
 
 @gradient("Scan")
@@ -66,8 +66,10 @@ def _kept_states(g: Gradients, node: ir.Node, states: int) -> list[str]:
     """Lets the forward Scan give the state before each step; the names of these outputs."""
     body: ir.Graph = node.attr("body")
     added, values, names = [], [], []
+    inside = all_names(body)
     for index, value in enumerate(body.inputs[:states]):
-        inner, outer = (f"{stem}_before_{index}" for stem in (value.name, node.outputs[0]))
+        inner = fresh_name(f"{value.name}_before_{index}", inside)
+        outer = g.beside(node, f"before_{index}")
         added.append(ir.make_node("Identity", [value.name], [inner], inner))
         values.append(replace(value, name=inner, type_proto=None))
         names.append(outer)
@@ -99,9 +101,11 @@ def _repeated(
     for name, tensor in body.initializers.items():
         g.constants[name_of(name)] = replace(tensor, name=name_of(name))
         g.shapes.learn_tensor(name_of(name), tensor)
-    nodes = []
-    for inner in body.nodes:
-        made = replace(renamed(inner, name_of), name=f"{node.name}_Grad/{inner.name}")
+    nodes: list[ir.Node] = []
+    taken: set[str] = set()
+    for inner in body.nodes:  # which need no names in a body
+        name = fresh_name(f"{node.name}_Grad/body/{inner.name or inner.op_type}", taken)
+        made = replace(renamed(inner, name_of), name=name)
         g.nodes.append(made)
         g.shapes.infer_node(made)
         nodes.append(made)

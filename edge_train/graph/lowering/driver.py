@@ -20,7 +20,7 @@ from edge_train.graph.lowering.fused.templates import with_gradient_kernels
 from edge_train.graph.lowering.registry import cast_away, fused_rule_for, lowers, rule_for
 from edge_train.graph.lowering.repairs import repair
 from edge_train.graph.opset import raise_opset
-from edge_train.graph.passes import live_nodes, outer_reads, with_bodies
+from edge_train.graph.passes import domains_of, live_nodes, outer_reads, with_bodies
 from edge_train.graph.roles import accumulators
 from edge_train.graph.shapes import Shapes
 
@@ -140,18 +140,41 @@ def _stand_for(
 
 def _lowered_body(outer: Builder, body: ir.Graph) -> ir.Graph:
     """The body of a loop or a branch with its nodes rewritten, its outputs under their names."""
-    b = Builder(body, Shapes.of(body, outer=outer.shapes), outer.fused)
+    made = _rewritten(outer, body, outer.fused)
+    if ir.NATIVE in domains_of(made.nodes) and any(value.dims is None for value in made.outputs):
+        # onnxruntime must know the rank of what a Scan stacks, and our kernels do not tell it
+        return _rewritten(outer, body, False)
+    return made
+
+
+def _rewritten(outer: Builder, body: ir.Graph, fused: bool) -> ir.Graph:
+    b = Builder(body, Shapes.of(body, outer=outer.shapes), fused)
     b.prefix = outer.fresh_prefix()
     alias: dict[str, str] = {}
     for node in body.nodes:
         _lower_node(b, _renamed(node, alias), node, alias)
+    repair(b)
     if b.nodes == body.nodes:
         return body
     for value in body.outputs:
         if alias.get(value.name, value.name) != value.name:
             b.nodes.append(ir.make_node("Identity", [alias[value.name]], [value.name]))
-    constants = {**body.initializers, **b.constants}
-    return replace(body, nodes=b.nodes, initializers=constants, value_info={})
+    return replace(
+        body,
+        nodes=b.nodes,
+        outputs=[_sized(b, value) for value in body.outputs],
+        initializers={**body.initializers, **b.constants},
+        value_info={},
+    )
+
+
+def _sized(b: Builder, value: ir.Value) -> ir.Value:
+    """The output of a body with what is known of its sizes; symbols mean nothing outside."""
+    dims = b.shapes.dims(value.name)
+    if value.dims is not None or dims is None:
+        return value
+    sizes = tuple([dim if isinstance(dim, int) else None for dim in dims])
+    return ir.Value(value.name, value.elem_type or b.shapes.elem_type(value.name), sizes)
 
 
 def _in_float32(b: Builder, node: ir.Node, others: frozenset[int]) -> ir.Node:
@@ -273,9 +296,10 @@ def _reset_flags(graph: ir.Graph) -> set[str]:
 
 
 def _model(source: ir.Model, graph: ir.Graph) -> ir.Model:
-    domains = {node.domain for node in graph.nodes if node.domain not in ir.ONNX_DOMAINS}
+    domains = domains_of(graph.nodes)
+    others = domains.difference(ir.ONNX_DOMAINS, (ir.NATIVE,))
     imports = [("", source.opset() or 0)]
-    imports += [(name, version) for name, version in source.opset_imports if name in domains]
+    imports += [(name, version) for name, version in source.opset_imports if name in others]
     if ir.NATIVE in domains:
         imports.append((ir.NATIVE, 1))
     return ir.Model(graph, IR_VERSION, imports, source.extra)

@@ -31,14 +31,18 @@ def _without_omitted_end(node: ir.Node) -> ir.Node:
 
 
 def _with_every_part(node: ir.Node) -> ir.Node:
-    """onnxruntime (1.32 too) crashes at a Split that leaves out an output before its last."""
-    if node.op_type != "Split" or node.domain not in ir.ONNX_DOMAINS or all(node.outputs):
+    """onnxruntime (1.32 too) crashes at a Split that leaves out an output before its last, and
+    refuses an If, a Loop and a Scan that leave out any."""
+    body = next(ir.subgraphs(node), None)
+    if (node.op_type != "Split" and body is None) or node.domain not in ir.ONNX_DOMAINS:
         return node
-    first = next(filter(None, node.outputs), node.name)
-    return replace(
-        node,
-        outputs=tuple(name or f"{first}/omitted_{at}" for at, name in enumerate(node.outputs)),
-    )
+    outputs = node.outputs
+    if body is not None:  # a Loop's body says first whether to go on
+        count = len(body.outputs) - (node.op_type == "Loop")
+        outputs = (*outputs, *[""] * (count - len(outputs)))
+    first = next(filter(None, outputs), node.name)
+    every = tuple([name or f"{first}/omitted_{at}" for at, name in enumerate(outputs)])
+    return node if every == node.outputs else replace(node, outputs=every)
 
 
 def _miscounts_padding(node: ir.Node) -> bool:

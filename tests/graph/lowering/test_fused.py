@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.lowering import Row, check, model_of, node, normals, nudged, run_lowered
+from support.gradient_rows.tables import ROWS as GRADIENT_ROWS
+from support.gradient_rows.tables import answers
+from support.gradients import check_slopes, gradient_model, run_gradients
+from support.lowering import Row, check, model_of, node, normals, nudged, run_lowered, session
 from support.native_kernels import needs_library
 from support.rows.tables import ROWS, row_of
 from support.training import module_of, set_parameters
 from support.zoo import DETERMINISTIC, ZOO
 
+from edge_train.graph import ir
 from edge_train.graph.lowering import lower
 from edge_train.graph.lowering.registry import FUSED
 
@@ -87,3 +91,38 @@ def test_fused_equals_portable_on_the_zoo(name: str) -> None:
     (loss, gradients), (wanted, portable) = results["fused"], results["portable"]
     np.testing.assert_allclose(loss, wanted, rtol=1e-5)
     assert np.linalg.norm(gradients - portable) <= 1e-5 * np.linalg.norm(portable)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["sizes", "symbols"])
+@pytest.mark.parametrize("name", [name for name in GRADIENT_ROWS if name.startswith("Scan")])
+def test_kernels_in_the_body_of_a_loop(name: str, dynamic: bool) -> None:
+    row, (weights, slopes) = GRADIENT_ROWS[name], answers(name)
+    lowered = lower(gradient_model(row, weights, dynamic)[0], fused=True).model
+    assert dict(lowered.opset_imports)[ir.NATIVE] == 1
+    assert any(n.domain == ir.NATIVE for n in _in_bodies(lowered.graph))
+    check_slopes(row, run_gradients(row, weights, dynamic, fused=True), slopes)
+
+
+def _in_bodies(graph: ir.Graph) -> list[ir.Node]:
+    bodies = [body for node in graph.nodes for body in ir.subgraphs(node)]
+    return [node for body in bodies for node in (*body.nodes, *_in_bodies(body))]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_scan_stacks_what_has_a_known_rank(known: bool) -> None:
+    """onnxruntime does not learn it from a kernel; where we do not know it, standard ops run."""
+    s, x = normals(5, (3,), (4, 3))
+    inputs = [ir.Value(k, 1, v.shape) for k, v in (("s", s), ("x", x))]
+    slices = [ir.Value(name, 1, (3,) if known else None) for name in ("h", "u")]
+    ends = [ir.Value(name, 1, None) for name in ("q", "e")]
+    nodes = [node("Mul", "h u", "p", ""), node("Gelu", "p", "q", ""), node("Neg", "q", "e", "")]
+    body = ir.Graph("body", nodes, slices, ends)
+    scan = ir.make_node("Scan", ["s", "x"], ["", "y"], "scan", body=body, num_scan_inputs=1)
+    model = ir.Model(ir.Graph("g", [scan], inputs, [ir.Value("y", 1, None)]), 10, [("", 21)])
+    results = []
+    for fused in (False, True):
+        lowered = lower(model, fused).model
+        assert any(n.domain for n in _in_bodies(lowered.graph)) is (known and fused)
+        results.append(session(lowered).run(None, {"s": s, "x": x})[0])
+    assert np.ptp(results[0]) > 0.1
+    np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-7)

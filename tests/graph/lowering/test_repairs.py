@@ -69,3 +69,38 @@ def test_an_omitted_last_input_is_left_out() -> None:
     (y,) = make_session(lowered, "graph").run(None, feeds)
     centred = 2 * feeds["x"] - 6
     np.testing.assert_allclose(y, centred / centred.std(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("makes", [("", "y"), ("a", "y"), ("", "y", "")])
+def test_outputs_that_a_loop_leaves_out(makes: tuple[str, ...]) -> None:
+    """Of a Scan, and of a Split in its body: onnxruntime asks for all of them."""
+    split = ir.make_node("Split", ["p"], ["", "half"], num_outputs=2)
+    nodes = [
+        ir.make_node("Add", ["h", "x"], ["p"]),
+        split,
+        ir.make_node("Identity", ["p"], ["e"]),
+    ]
+    names = (["h", "x"], ["p", "half", "e"])
+    body = ir.Graph("body", nodes, *([ir.Value(n, 1, None) for n in part] for part in names))
+    scan = ir.make_node("Scan", ["s", "xs"], makes, "scan", body=body, num_scan_inputs=1)
+    feeds = {"s": np.array([1, 2], np.float32), "xs": np.arange(6, dtype=np.float32).reshape(3, 2)}
+    inputs = [ir.Value(name, 1, value.shape) for name, value in feeds.items()]
+    graph = ir.Graph("g", [scan], inputs, [ir.Value("y", 1, None)])
+    (y,) = make_session(lower(ir.Model(graph, 8, [("", 21)])).model, "graph").run(None, feeds)
+    np.testing.assert_array_equal(y, feeds["s"][1] + np.cumsum(feeds["xs"][:, 1:], 0))
+
+
+@pytest.mark.parametrize("makes", [("", "y"), ("y",)])
+def test_outputs_that_a_branch_leaves_out(makes: tuple[str, ...]) -> None:
+    def branch(name: str) -> ir.Graph:
+        ends = [f"{name}_{at}" for at in (1, 2)]
+        nodes = [ir.make_node("Neg", ["x"], [end]) for end in ends]
+        return ir.Graph(name, nodes, [], [ir.Value(end, 1, None) for end in ends])
+
+    then, other = branch("then"), branch("else")
+    node = ir.make_node("If", ["c"], makes, "if", then_branch=then, else_branch=other)
+    inputs = [ir.Value("c", 9, ()), ir.Value("x", 1, (2,))]
+    graph = ir.Graph("g", [node], inputs, [ir.Value("y", 1, None)])
+    feeds = {"c": np.array(True), "x": np.array([1, 2], np.float32)}
+    (y,) = make_session(lower(ir.Model(graph, 8, [("", 21)])).model, "graph").run(None, feeds)
+    np.testing.assert_array_equal(y, -feeds["x"])

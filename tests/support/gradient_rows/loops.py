@@ -45,6 +45,15 @@ PAIR = body(
     makes="c f g",
 )
 
+#: nodes in a body need no names
+UNNAMED = replace(PAIR, nodes=[replace(n, name="") for n in PAIR.nodes])
+#: an op of three nodes that our own kernels do in one, and its output the state
+CURVES = body(
+    node("Mul", "h u", "p"), node("Gelu", "p", "g"), any_node("Softmax", "g", "q", "", axis=0),
+    node("LeakyRelu", "q", "r"), node("Identity", "r", "e"),
+    reads="h u", makes="r e",
+)  # fmt: skip
+
 
 def scan(name: str, graph: ir.Graph, inputs: dict[str, Any], makes: str, **attrs: Any) -> Row:
     sequences = sum(np.ndim(value) == 2 for value in inputs.values())
@@ -60,10 +69,28 @@ def _sequences(*names: str) -> dict[str, Any]:
     return dict(zip(names, normals(2, *[(STEPS, SIZE)] * len(names)), strict=True))
 
 
+def _twice(first: tuple[str, str], second: tuple[str, str]) -> tuple[ir.Node, ...]:
+    """A Scan of what another one gives; both have outputs that nobody reads."""
+    made = (
+        ir.make_node("Scan", reads, makes, name, body=DECAY, num_scan_inputs=1)
+        for reads, makes, name in ((("s", "x"), first, "a"), (("s", first[1]), second, "b"))
+    )
+    return tuple(made)
+
+
 BACKWARDS = {"scan_input_directions": [1, 1], "scan_output_directions": [1]}
 
 ROWS = [
     scan("Scan", DECAY, _states("s") | _sequences("x"), "y ys"),
     scan("Scan:two", PAIR, _states("s", "t") | _sequences("x", "w"), "y z ys"),
     scan("Scan:backwards", PAIR, _states("s", "t") | _sequences("x", "w"), "y z ys", **BACKWARDS),
+    scan("Scan:unnamed", UNNAMED, _states("s", "t") | _sequences("x", "w"), "y z ys"),
+    scan("Scan:curves", CURVES, _states("s") | _sequences("x"), "y ys"),
+    Row(
+        "Scan:omitted",
+        _twice(("", "ys"), ("", "zs")),
+        _states("s") | _sequences("x"),
+        outputs=("zs",),
+        forward=_twice(("y", "ys"), ("z", "zs")),
+    ),
 ]
