@@ -267,6 +267,25 @@ def test_u026_a_model_without_weights(tmp_path: Path) -> None:
     assert "the model has no float weights" in refused(tmp_path, model)
 
 
+@pytest.mark.parametrize("dims", [(), (1, 4), (4,)])
+def test_u026_a_model_whose_only_weight_is_an_exponent(
+    dims: tuple[int, ...], tmp_path: Path
+) -> None:
+    """It is told by its name, of whatever shape, and trained by that."""
+    model = mlp()
+    del model.graph.initializer[:]
+    del model.graph.node[:]
+    model.graph.node.append(helper.make_node("Abs", ["x"], ["size"], "abs"))
+    model.graph.node.append(helper.make_node("Pow", ["size", "a"], ["y"], "pow"))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(dims, np.float32), "a"))
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 4
+    text = refused(tmp_path, model)
+    assert "no float weights" not in text
+    assert f"trained by their full name only: 'a' {list(dims)}" in text
+    module, _ = session_of(generate(model, tmp_path, loss="MSELoss", requires_grad=["a"]))
+    assert [name for name, _ in module.state.parameters] == ["a"]
+
+
 def test_u027_names_of_the_framework_that_are_gone(tmp_path: Path) -> None:
     """U027: what float parameters there are, with their shapes."""
     text = refused(tmp_path, mlp(), requires_grad=["encoder.layers.0.self_attn.weight"])
@@ -466,7 +485,7 @@ def test_single_numbers_are_trained_by_name(asked: list[str] | None, tmp_path: P
     nodes = [helper.make_node("Mul", ["x", "scale.alpha"], ["y"])]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [scale])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    with pytest.raises(ArtifactError, match=r"full name only: \['scale.alpha'\]"):
+    with pytest.raises(ArtifactError, match=r"full name only: 'scale.alpha' \[1\]"):
         generate(model, tmp_path, loss="MSELoss", requires_grad=asked)
     generate(model, tmp_path, loss="MSELoss", requires_grad=["scale.alpha"])
 

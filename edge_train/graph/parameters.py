@@ -201,26 +201,36 @@ class _Selector:
         shown = ", ".join(f"'{t.name}' {list(t.dims)}" for t in tensors[:_SHOWN])
         more = f" and {len(tensors) - _SHOWN} more" if len(tensors) > _SHOWN else ""
         if not shown:
-            return f"the model has no float weights among its initializers{self._numbers()}"
+            return self._none()
         return (
             "its float parameters (an export may have folded and renamed some) are: "
-            f"{shown}{more}{self._numbers()}"
+            f"{shown}{more}{self._by_name_only()}"
         )
 
-    def _numbers(self) -> str:
-        """Says that single numbers are there too: a learned scale looks like a constant."""
+    def _none(self) -> str:
+        named = self._by_name_only()
+        if named:
+            return f"no float initializer of the model is taken for a weight{named}"
+        return "the model has no float weights among its initializers"
+
+    def _by_name_only(self) -> str:
+        """Says what else is there: a learned scale looks like a constant, an exponent like one."""
         read = {name for node in self._graph.nodes for name in outer_reads(node)}
         known, own = {*self._weights, *self._statistics}, self._choice.weights
-        numbers = [
-            name
+        tensors = [
+            tensor
             for name, tensor in self._graph.initializers.items()
-            if tensor.data_type in FLOATS and all(dim == 1 for dim in tensor.dims)
+            if tensor.data_type in FLOATS
             if name in read - known and (own is None or name in own)
         ]
-        if not numbers:
+        if not tensors:
             return ""
-        more = " and more" if len(numbers) > _SHOWN else ""
-        return f"; single numbers are trained by their full name only: {numbers[:_SHOWN]}{more}"
+        more = " and more" if len(tensors) > _SHOWN else ""
+        shown = ", ".join(f"'{t.name}' {list(t.dims)}" for t in tensors[:_SHOWN])
+        return (
+            "; single numbers and settings (bounds, exponents, first states) are trained by their "
+            f"full name only: {shown}{more}"
+        )
 
     def _nothing(self, train: Sequence[str] | None) -> str:
         if train is not None and not train:
@@ -235,8 +245,5 @@ class _Selector:
             where = (
                 "; those inside the bodies of If, Loop and Scan cannot be trained" if inner else ""
             )
-            return (
-                "nothing to train: the model has no float weights among its initializers"
-                f"{where}{self._numbers()}"
-            )
+            return f"nothing to train: {self._none()}{where}"
         return f"nothing to train: every parameter asked for is frozen. {self._there()}"
