@@ -19,9 +19,9 @@ def converted(values: np.ndarray, to: int | None) -> np.ndarray | None:
     """Values in the element type ``to``; None where the type has no array or a value does not fit
     it: ONNX leaves that open.
     """
-    if to not in dtypes.NUMPY or {values.dtype.kind, dtypes.NUMPY[to].kind} - set("biuf"):
+    target = dtypes.NUMPY.get(to or 0)
+    if target is None or {values.dtype.kind, target.kind} - set("biuf"):
         return None
-    target = dtypes.NUMPY[to]
     if target.kind == "b":
         return None if np.isnan(values).any() else values != 0
     if target.kind == "f":

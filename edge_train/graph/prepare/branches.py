@@ -76,7 +76,7 @@ class _Condition:
 
     def value(self, name: str) -> np.ndarray | None:
         """The flat value of a tensor, None if it is not known."""
-        sizes, kind = ints(self._shapes.contents(name)), self._shapes.elem_type(name)
+        sizes, kind = ints(self._shapes.contents(name)), self._shapes.elem_type(name) or 0
         if name in self._weights:
             return None
         if sizes is not None and kind in dtypes.NUMPY:

@@ -98,11 +98,12 @@ def _places(indices: ir.Tensor, count: int, dims: tuple[int, ...], what: str) ->
     """Flat indices."""
     found = indices.array()
     if found.shape == (count, len(dims)):
-        inside = np.logical_and(found >= 0, found < np.array(dims, np.int64)).all()
+        inside = bool(((found >= 0) & (found < np.array(dims, np.int64))).all())
         steps = [math.prod(dims[axis + 1 :]) for axis in range(len(dims))]
         found = found @ np.array(steps, np.int64)
     else:
-        inside = found.shape == (count,) and ((found >= 0) & (found < math.prod(dims))).all()
+        inside = found.shape == (count,)
+        inside = inside and bool(((found >= 0) & (found < math.prod(dims))).all())
     if not inside or indices.data_type != dtypes.INT64:
         raise ArtifactError(
             f"{what} is damaged: {count} values ask for int64 indices [{count}] within its "
