@@ -41,6 +41,7 @@ class MetricsLog:
         self._sum: dict[str, Any] = {}
         self._torn = _is_torn(self.path)
         self._refused = False
+        self._mine: tuple[int, int] | None = None  # inode and size of the file after our last write
 
     def go_on(self, step: int) -> None:
         """Makes the file that of a run which goes on after ``step``: no step twice, no gap unsaid.
@@ -48,6 +49,7 @@ class MetricsLog:
         Lines of later steps leave the file, one that says so takes their place. A file that
         cannot be changed stays as it is: the start of this attempt tells which lines count.
         """
+        self._mine = None
         try:
             found = metrics_resume.read(self.path, step)
             if found.again and not found.is_over:
@@ -131,12 +133,20 @@ class MetricsLog:
         self.flush()
 
     def _append(self, data: bytes) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self._mine is None:  # a folder that was there and is gone is not made again
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "ab", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
+            size, number = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
+            if (
+                self._mine is not None
+                and size
+                and (number != self._mine[0] or size < self._mine[1])
+            ):
+                raise OSError("it was removed, and another process has one there")
             if file.write(data) != len(data):
                 file.truncate(size)  # its lines are kept, and written again
                 raise OSError("the disk took a part of it")
+            self._mine = number, size + len(data)
 
     def _finish_line(self) -> None:
         total, self._sum = self._sum, {}

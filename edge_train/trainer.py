@@ -232,6 +232,7 @@ class Trainer:
             self._save_every,
             self.tell,
             getattr(self._progress, "sync", lambda: None),
+            self.stop,
         )
         run = keeper.take_up(self._run)
         if not is_checked:

@@ -6,6 +6,8 @@ import enum
 import json
 import logging
 import math
+import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -209,3 +211,29 @@ def test_what_is_no_line_is_skipped(data: bytes, tmp_path: Path) -> None:
     lines, broken = read_metrics(tmp_path / "m")
     assert lines == []
     assert broken == (1 if data.strip() else 0)
+
+
+def test_a_folder_that_is_removed_is_not_made_again(tmp_path: Path) -> None:
+    clock = Clock()
+    log = MetricsLog(tmp_path / "run" / "m", clock)
+    take_steps(log, clock, 2, 0.1)
+    log.flush()
+    shutil.rmtree(tmp_path / "run")
+    take_steps(log, clock, 2, 0.1, first=3)
+    log.sync()
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()  # as the next save does, which locks it
+    log.sync()
+    assert [line["step"] for line in read_metrics(log.path)[0]] == [3, 4]
+
+
+def test_the_log_of_another_process_is_left_alone(tmp_path: Path) -> None:
+    clock = Clock()
+    log = MetricsLog(tmp_path / "m", clock)
+    take_steps(log, clock, 3, 0.1)
+    log.flush()
+    os.rename(tmp_path / "m", tmp_path / "old")
+    (tmp_path / "m").write_text("{}\n")
+    take_steps(log, clock, 2, 0.1, first=4)
+    log.close()
+    assert (tmp_path / "m").read_text() == "{}\n"

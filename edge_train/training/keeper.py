@@ -34,7 +34,8 @@ class Keeper:
     """Saves the state of ``optimizer``'s run in ``folder`` every ``every`` seconds.
 
     ``folder`` None keeps nothing. ``tell(name, **fields)`` hears of what happens, ``before_save``
-    is called before each: the log of a run is never behind its state.
+    is called before each: the log of a run is never behind its state. ``give_up`` is called when
+    another process has taken the folder: no later save can succeed.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Keeper:
         every: float,
         tell: Tell,
         before_save: Callable[[], None] = lambda: None,
+        give_up: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder = folder
         self.bytes_written = 0
@@ -53,6 +55,7 @@ class Keeper:
         self.failed = ""
         self._module, self._optimizer, self._schedule = module, optimizer, schedule
         self._every, self._tell, self._before_save = every, tell, before_save
+        self._give_up = give_up
         self._due = time.monotonic() + every
         self._kept: RunState | None = None
         self._peak = 0
@@ -72,6 +75,7 @@ class Keeper:
         for note in notes:
             self._tell("broken_state", text=f"{note}; going on from the state before it")
         if path is None or found is None:
+            self.folder.note_memory(fresh.step, peak_bytes())
             return fresh
         run = self._continued(found, fresh)
         self._fill()
@@ -80,6 +84,7 @@ class Keeper:
             self._schedule.restore(found.schedule)
         restore_random_state(found.rng)
         self.saved, self._kept = path, run
+        self.folder.note_memory(run.step, peak_bytes())
         if not run.finished:
             text = f"from step {run.step}, epoch {run.epoch + 1}"
             self._tell("resumed", step=run.step, text=text)
@@ -132,14 +137,17 @@ class Keeper:
             return True
         schedule = {} if self._schedule is None else self._schedule.state()
         whole = replace(run, schedule=schedule, rng=random_state())
-        self._before_save()
         try:
+            self.folder.hold()
+            self._before_save()
             self.bytes_written += self.folder.save(self._optimizer.state.to_checkpoint(), whole)
         except (CheckpointError, OSError) as error:
             self.failed = str(error)
             self._due = time.monotonic() + min(self._every, _RETRY)
             self._tell("save_failed", step=run.step, text=self.failed)
             _log.warning("%s", error)
+            if self.folder.lost:
+                self._give_up()
             return False
         self._note_memory(run.step, peak_bytes())
         self.failed, self._kept = "", run

@@ -61,12 +61,33 @@ class Marker:
         try:
             self.killed = _read(descriptor)
             self._file = descriptor
-            self._write({"step": 0, "peak": 0})
+            left = self.killed or Killed(0, 0, False)  # killed again, this is all that is known
+            self._write({"step": left.step, "peak": left.peak})
             os.fsync(descriptor)
         except BaseException:
             os.close(descriptor)
             self._file = None
             raise
+
+    def is_ours(self) -> bool:
+        """Whether the file at the path is the one that this process holds.
+
+        One that was removed, alone or with its folder, protects from no other process.
+        """
+        if self._file is None:
+            return True
+        try:
+            return os.path.samestat(os.fstat(self._file), os.stat(self.path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def take_again(self) -> None:
+        """Takes the lock on a file that is no longer ours; the errors are those of ``set``."""
+        descriptor = self._locked()
+        if self._file is not None:
+            os.close(self._file)
+        self._file = descriptor
+        self._write({"step": 0, "peak": 0})
 
     def note(self, step: int, peak: int) -> None:
         """Keeps step and peak for the next start; not synced: a kill spares the page cache."""
@@ -76,10 +97,14 @@ class Marker:
         """Removes the marker: this run ends with a word."""
         if self._file is None:
             return
+        ours = False
+        with suppress(OSError):
+            ours = self.is_ours()
         if fcntl is None:  # Windows removes no open file
             os.close(self._file)
-        with suppress(OSError):
-            os.unlink(self.path)
+        if ours:
+            with suppress(OSError):
+                os.unlink(self.path)
         if fcntl is not None:
             os.close(self._file)
         self._file = None

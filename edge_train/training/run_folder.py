@@ -35,6 +35,8 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()  # the working folder may change before it is used
         self._marker = Marker(self.path / "running")
+        self._newest: Path | None = None  # of this run's states
+        self.lost = ""  # why this run may write here no more
 
     @property
     def best(self) -> Path:
@@ -57,6 +59,7 @@ class RunFolder:
 
         CheckpointError where it cannot be written to, or another process trains in it.
         """
+        self._newest, self.lost = None, ""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._marker.set()
@@ -83,6 +86,29 @@ class RunFolder:
         """The states, the newest first."""
         return states_in(self.path)
 
+    def hold(self) -> None:
+        """Makes sure that the folder is this run's still; one that was removed is made again.
+
+        CheckpointError, now and at any later call, where another process has taken the place.
+        """
+        if self.lost:
+            raise CheckpointError(self.lost)
+        if self._marker.is_ours():
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._marker.take_again()
+        except CheckpointError as error:
+            self.lost = f"the run folder was removed under this run, and {error}"
+            raise CheckpointError(self.lost) from error
+        if self.states() and self.states()[0] != self._newest:
+            self._marker.clear()
+            self.lost = (
+                f"the run folder '{self.path}' was removed under this run, and another process has "
+                "trained there since; its states are left as they are"
+            )
+            raise CheckpointError(self.lost)
+
     def note_memory(self, step: int, peak: int) -> None:
         """Lets the marker tell a next start how far the run was and what memory it took."""
         with suppress(OSError):
@@ -93,14 +119,17 @@ class RunFolder:
 
         CheckpointError where the disk refuses or gives back other bytes; earlier states stay.
         """
+        self.hold()
         path = self.path / f"checkpoint-{run.step:09d}"
         written = self._write(sealed(checkpoint, run), path)
+        self._newest = path
         for old in self.states()[_KEPT:]:
             _remove(old)
         return written
 
     def save_best(self, checkpoint: Checkpoint, run: RunState) -> int:
         """Writes weights and properties in place of the best ones before."""
+        self.hold()
         return self._write(sealed(checkpoint, run), self.best)
 
     def _write(self, checkpoint: Checkpoint, path: Path) -> int:
@@ -134,6 +163,7 @@ class RunFolder:
                 continue
             for other in broken:
                 self._set_aside(other)
+            self._newest = path
             return path, run, list(broken.values())
         if broken:
             raise CheckpointError(
