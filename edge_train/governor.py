@@ -124,10 +124,14 @@ class Governor:
         """Ends a pause, and lets the next ``check`` say stop; may be called by a signal handler."""
         self._asked = reason
 
-    def check(self, step: int) -> Verdict:
-        """Looks at everything after step ``step``; sleeps as long as there is a reason to pause."""
+    def check(self, step: int, *, is_step: bool = True) -> Verdict:
+        """Looks at everything after step ``step``; sleeps as long as there is a reason to pause.
+
+        Not ``is_step``: other work than a step came before, its time tells nothing of steps' time.
+        """
         start = self._clock()
-        self._count_step(start - self._left, start)
+        if is_step:
+            self._count_step(start - self._left, start)
         slept: dict[PauseReason, float] = {}
         stop, detail = self._pause_for_conditions(step, slept)
         if stop is None:

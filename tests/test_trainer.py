@@ -13,7 +13,7 @@ import pytest
 from support.digits import ARTIFACTS, digits, trainer, weights
 
 from edge_train.convert.nominal import to_nominal
-from edge_train.errors import CheckpointError, NominalStateError, ShapeMismatch
+from edge_train.errors import CheckpointError, DataError, NominalStateError, ShapeMismatch
 from edge_train.progress import StepRecord
 from edge_train.schedules import cosine, plateau
 from edge_train.trainer import StopReason, Trainer
@@ -107,6 +107,12 @@ def test_another_schedule_is_refused(tmp_path: Path) -> None:
     trainer(steps=2, folder=tmp_path).run()
     with pytest.raises(CheckpointError, match="schedule 'constant', now it is 'plateau'"):
         trainer(steps=2, folder=tmp_path, schedule=plateau(0.1)).run()
+
+
+@pytest.mark.parametrize("data", [lambda epoch: iter(()), iter(())])
+def test_data_without_a_batch_is_an_error(tmp_path: Path, data: Any) -> None:
+    with pytest.raises(DataError, match="the data gave no batch: expected at least one"):
+        trainer(data=data, steps=9, folder=tmp_path).run()
 
 
 def test_how_long_must_be_said() -> None:

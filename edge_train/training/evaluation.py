@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,17 +60,25 @@ class Evaluator:
         known = [LOSS, *(metric.name for metric in make(self.metrics))]
         raise ValueError(f"best: '{name}' is not evaluated; the metrics are {known}")
 
-    def run(self) -> dict[str, float]:
-        """The mean loss over rows, and each metric by name; leaves the module in training mode."""
+    def run(self, before_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """The mean loss over rows, and each metric by name; leaves the module in training mode.
+
+        What ``before_batch`` or anything else raises leaves the random numbers as they were.
+        """
         measured = make(self.metrics)
         total, count = 0.0, 0
+        random = random_state()
         self.module.eval()
         try:
             for batch, _ in self.reader.one_epoch(Position()):
+                before_batch()
                 feeds = self.feeder.feed(batch)
                 rows = self.feeder.rows(feeds)
                 total += self._batch(feeds, measured) * rows
                 count += rows
+        except BaseException:  # the data may have drawn: it is judged again, from the start
+            restore_random_state(random)
+            raise
         finally:
             self.module.train()
         if not count:

@@ -52,7 +52,7 @@ class Keeper:
         self.folder = folder
         self.bytes_written = 0
         self.saved: Path | None = None
-        self.failed = ""
+        self._refused = self._refused_best = ""
         self._module, self._optimizer, self._schedule = module, optimizer, schedule
         self._every, self._tell, self._before_save = every, tell, before_save
         self._give_up = give_up
@@ -60,6 +60,16 @@ class Keeper:
         self._kept: RunState | None = None
         self._peak = 0
         self._next_look = 0.0
+
+    @property
+    def failed(self) -> str:
+        """Why the last save of the state, or of the best weights, failed; empty if neither did."""
+        return self._refused or self._refused_best
+
+    @property
+    def has_best(self) -> bool:
+        """Whether there are best weights, those of an earlier evaluation at least."""
+        return self.folder is None or self.folder.best.exists()
 
     def take_up(self, fresh: RunState) -> RunState:
         """The state that the folder holds, put into model and optimizer; else ``fresh``.
@@ -142,26 +152,30 @@ class Keeper:
             self._before_save()
             self.bytes_written += self.folder.save(self._optimizer.state.to_checkpoint(), whole)
         except (CheckpointError, OSError) as error:
-            self.failed = str(error)
+            self._refused = str(error)
             self._due = time.monotonic() + min(self._every, _RETRY)
-            self._tell("save_failed", step=run.step, text=self.failed)
+            self._tell("save_failed", step=run.step, text=self._refused)
             _log.warning("%s", error)
             if self.folder.lost:
                 self._give_up()
             return False
         self._note_memory(run.step, peak_bytes())
-        self.failed, self._kept = "", run
+        self._refused, self._kept = "", run
         self.saved = self.folder.states()[0]
         self._due = time.monotonic() + self._every
         return True
 
-    def save_best(self, run: RunState) -> None:
-        """Writes the weights as the best ones; a disk that refuses is told, and no more."""
+    def save_best(self, run: RunState) -> bool:
+        """Writes the weights as the best ones; False if the disk refuses, which is told."""
         if self.folder is None:
-            return
+            return True
         checkpoint = self._optimizer.state.to_checkpoint(include_optimizer_state=False)
         try:
             self.bytes_written += self.folder.save_best(checkpoint, run)
         except (CheckpointError, OSError) as error:
-            self._tell("save_failed", step=run.step, text=str(error))
-            _log.warning("%s", error)
+            self._refused_best = f"the best weights, of step {run.step}: {error}"
+            self._tell("save_failed", step=run.step, text=self._refused_best)
+            _log.warning("%s", self._refused_best)
+            return False
+        self._refused_best = ""
+        return True

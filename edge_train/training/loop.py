@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from edge_train.errors import DataError
-from edge_train.governor import Governor, StopReason
+from edge_train.governor import Governor, StopReason, Verdict
 from edge_train.module import Module
 from edge_train.optimizer import Optimizer
 from edge_train.progress import StepRecord
@@ -22,6 +22,8 @@ from edge_train.training.order import Position, Reader
 from edge_train.training.process import resident_bytes
 from edge_train.training.run_state import Best, RunState
 
+#: what a schedule ends a run with; a later start keeps to it
+_ENDED = (StopReason.TARGET_REACHED, StopReason.NO_PROGRESS)
 #: called after each step; a true answer ends the run
 Callback = Callable[[StepRecord], "bool | StopReason | None"]
 
@@ -48,6 +50,14 @@ class Goal:
     max_skipped: int = 100
 
 
+class _Stopped(Exception):
+    """The governor asks for a stop in the midst of an evaluation."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.detail)
+        self.verdict = verdict
+
+
 @dataclass
 class Loop:
     """One attempt at a run; ``run`` is where it is."""
@@ -65,18 +75,23 @@ class Loop:
     callbacks: Sequence[Callback]
     run: RunState
     detail: str = ""
+    first: int = field(init=False)  # the step where this attempt began
+
+    def __post_init__(self) -> None:
+        self.first = self.run.step
 
     def drive(self) -> StopReason:
         """Trains until there is a reason to stop, and evaluates the end; returns the reason."""
         self.module.train()
         before = self.run
-        reason = self._ended_before() or self._steps()
+        self._keep_missed()
+        reason = self._ended_before() or self._make_up() or self._steps()
         if reason is StopReason.COMPLETED and self.run.step < 2 * self.run.skipped_in_a_row:
             # a short run may diverge and end before max_skipped
             reason, self.detail = StopReason.FAILED, _never_finite(self.run.skipped_in_a_row)
         is_news = self.run.step != before.step or not before.finished
         if reason.finished and is_news and self.run.evaluated != self.run.step:
-            self._evaluate(regular=self._is_at_epochs_end())
+            reason = self._evaluate(regular=self._is_at_epochs_end()) or reason
         self.run = replace(self.run, finished=reason.value if reason.finished else "")
         return reason
 
@@ -85,17 +100,35 @@ class Loop:
         return ended and self.goal.evaluate_every is None
 
     def _ended_before(self) -> StopReason | None:
-        """A schedule that ended the run has ended it."""
-        ended = (StopReason.TARGET_REACHED, StopReason.NO_PROGRESS)
-        return next((reason for reason in ended if reason.value == self.run.finished), None)
+        """A schedule that ended the run has ended it, unless its settings are others now."""
+        run = self.run
+        reason = next((reason for reason in _ENDED if reason.value == run.finished), None)
+        if reason is None or not run.by_schedule:
+            return reason
+        again = self._observed(run) if self.goal.best in run.metrics else None
+        if again is None:
+            self.run = replace(run, finished="", by_schedule=False)
+            text = f"{reason.value.replace('_', ' ')} at step {run.step} no longer holds: going on"
+            self._tell("note", text=text)
+        return again
+
+    def _make_up(self) -> StopReason | None:
+        """The evaluation that a stop, an exception or a kill came in between."""
+        run, every = self.run, self.goal.evaluate_every
+        if every and run.step and run.step % every == 0 and run.evaluated != run.step:
+            return self._evaluate()
+        return None
 
     def _steps(self) -> StopReason:
         batches = self.reader.read(self.run.position)
         while not self._is_done(self.run.position):
+            # before the next batch is taken: what it draws from random numbers is not saved then
+            reason = self._between_epochs(self.run.position.epoch)
+            if reason is not None:
+                return reason
             taken = next(batches, None)
             if taken is None:
-                self.detail = f"the data ended after {self.run.step} steps"
-                return StopReason.COMPLETED
+                return self._data_ended()
             batch, epoch, after = taken
             reason = self._between_epochs(epoch)
             if reason is not None:
@@ -105,6 +138,15 @@ class Loop:
             reason = self._step(self.feeder.feed(batch), epoch, after)
             if reason is not None:
                 return reason
+        return StopReason.COMPLETED
+
+    def _data_ended(self) -> StopReason:
+        if not self.run.step:
+            raise DataError(
+                "the data gave no batch: expected at least one, got none in the first epoch. Look "
+                "at its rows and at drop_last; an iterator that was used up before gives nothing"
+            )
+        self.detail = f"the data ended after {self.run.step} steps"
         return StopReason.COMPLETED
 
     def _is_done(self, position: Position) -> bool:
@@ -128,9 +170,9 @@ class Loop:
         lr = self.optimizer.get_learning_rate()
         loss = self._batch(feeds)
         made = self.optimizer.step()
-        if not made and not self.run.skipped and self.progress is not None:
+        if not made and not self.run.skipped:
             text = f"step {step + 1}, its loss or a gradient is no finite number{holes(feeds)}"
-            self.progress.event("skipped", step=step + 1, text=text)
+            self._tell("skipped", step=step + 1, text=text)
         seconds = time.perf_counter() - start
         self._count(loss, made, epoch, after, seconds)
         rows = self.feeder.rows(feeds)
@@ -172,14 +214,17 @@ class Loop:
         if reason is None and self.run.skipped_in_a_row >= self.goal.max_skipped:
             self.detail = _never_finite(self.run.skipped_in_a_row)
             return StopReason.FAILED
-        every = self.goal.evaluate_every
-        if every and self.run.step % every == 0:
-            # whatever a callback says: a resumed run does not come by this step again
-            reason = self._evaluate() or reason
-        self.keeper.after_step(self.run)
+        self.keeper.after_step(self.run)  # before an evaluation: it may be long
         verdict = self.governor.check(self.run.step)
         self.detail = verdict.detail if verdict.stop and reason is None else self.detail
+        every = self.goal.evaluate_every
+        if verdict.stop is None and every and self.run.step % every == 0:
+            reason = self._evaluate() or reason  # whatever a callback says
         return reason or verdict.stop
+
+    def _tell(self, name: str, **fields: Any) -> None:
+        if self.progress is not None:
+            self.progress.event(name, **fields)
 
     def _called(self, callback: Callback, record: StepRecord) -> StopReason | None:
         answer = callback(record)
@@ -193,25 +238,71 @@ class Loop:
         """Judges the model, keeps it if it is the best, tells the schedule.
 
         One that is not ``regular`` is for people: a run that is made longer knows nothing of it.
+        A stop abandons it, and leaves no trace of it: a later start makes it up.
         """
         run = self.run
-        mean = run.loss_sum / run.loss_count if run.loss_count else math.nan
-        found = {LOSS: mean} if self.evaluator is None else self.evaluator.run()
-        larger = self.evaluator is not None and self.evaluator.larger_is_better(self.goal.best)
-        value = found[self.goal.best]
-        self.run = replace(run, metrics=found)
+        try:
+            found = self._found()
+        except _Stopped as stopped:
+            self.detail = stopped.verdict.detail
+            return stopped.verdict.stop
+        judged = replace(run, metrics=found)
         if regular:
-            self.run = replace(self.run, evaluated=run.step, loss_sum=0.0, loss_count=0)
-        if self.evaluator is not None and _is_better(value, run.best, self.goal.best, larger):
-            self.run = replace(self.run, best=Best(self.goal.best, value, run.step))
-            self.keeper.save_best(self.run)
-        if self.progress is not None and self.evaluator is not None:
+            judged = replace(judged, evaluated=run.step, loss_sum=0.0, loss_count=0)
+        judged = self._with_best(judged)
+        reason = self._observed(judged) if regular else None
+        self.run = replace(judged, by_schedule=reason is not None)
+        if self.evaluator is not None:
             words = ", ".join(f"{name} {number:.4g}" for name, number in found.items())
             text = f"step {run.step}: {words}"
-            self.progress.event("evaluation", step=run.step, metrics=found, text=text)
-        if self.schedule is None or not regular:
+            self._tell("evaluation", step=run.step, metrics=found, text=text)
+        return reason
+
+    def _found(self) -> dict[str, float]:
+        """The metrics now; _Stopped."""
+        if self.evaluator is not None:
+            return self.evaluator.run(self._look)
+        run = self.run
+        return {LOSS: run.loss_sum / run.loss_count if run.loss_count else math.nan}
+
+    def _look(self) -> None:
+        """Pauses and stops, before each batch of an evaluation."""
+        verdict = self.governor.check(self.run.step, is_step=False)
+        if verdict.stop is StopReason.TIME_BUDGET and self.run.step == self.first:
+            return  # where the budget is shorter than an evaluation no start would get past it
+        if verdict.stop is not None:
+            raise _Stopped(verdict)
+
+    def _keep_missed(self) -> None:
+        """Keeps the best weights where the disk refused them: they are still those of this step."""
+        if self.run.step and (self.run.finished or self.run.evaluated == self.run.step):
+            self.run = self._with_best(self.run)
+
+    def _with_best(self, judged: RunState) -> RunState:
+        """With the best evaluation whose weights are kept, this one if it is."""
+        name, value = self.goal.best, judged.metrics.get(self.goal.best)
+        if self.evaluator is None or value is None:
+            return judged
+        if not _is_better(value, judged.best, name, self.evaluator.larger_is_better(name)):
+            return judged
+        better = replace(judged, best=Best(name, value, judged.step))
+        if self.keeper.save_best(better):
+            return better
+        return judged if self.keeper.has_best else replace(judged, best=None)
+
+    def _observed(self, judged: RunState) -> StopReason | None:
+        """What the schedule says; one that ends the run is put back to before it was told.
+
+        So a start with another target or ``stop_after`` can ask it again.
+        """
+        if self.schedule is None:
             return None
-        return self.schedule.observe(value, larger)
+        name, before = self.goal.best, self.schedule.state()
+        larger = self.evaluator is not None and self.evaluator.larger_is_better(name)
+        reason = self.schedule.observe(judged.metrics[name], larger)
+        if reason in _ENDED:
+            self.schedule.restore(before)
+        return reason
 
 
 def _never_finite(steps: int) -> str:

@@ -62,6 +62,7 @@ class RunState:
     metrics: dict[str, float] = field(default_factory=dict)
     best: Best | None = None
     finished: str = ""
+    by_schedule: bool = False  # the schedule ended it
     schedule: dict[str, Any] = field(default_factory=dict)
     rng: dict[str, Any] = field(default_factory=dict)
 

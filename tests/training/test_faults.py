@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.digits import ARTIFACTS, digits, fresh_module, trainer, weights
+from support.disks import FullDisk
 
-from edge_train import atomic
 from edge_train.api import Module
 from edge_train.errors import ArtifactError, CheckpointError, CheckpointVersion
 from edge_train.trainer import Trainer
@@ -130,26 +130,10 @@ def test_weights_of_a_run_are_the_best_else_the_newest_whole_ones(two_states: Pa
     assert weights_in(two_states) == previous
 
 
-class _FullDisk:
-    """Lets every write of a state fail from the moment ``full`` is set."""
-
-    full = False
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        before = os.fsync
-
-        def fsync(descriptor: int) -> None:
-            if self.full:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            before(descriptor)
-
-        monkeypatch.setattr(atomic.os, "fsync", fsync)
-
-
 def test_a_disk_that_fills_up_is_said_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk, told = _FullDisk(monkeypatch), Told()
+    disk, told = FullDisk(monkeypatch), Told()
 
     def fill(record: Any) -> None:
         disk.full = record.step > 5

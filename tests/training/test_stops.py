@@ -142,6 +142,47 @@ def test_a_schedule_ends_the_run_and_a_resume_keeps_to_it(tmp_path: Path) -> Non
     assert (again.reason, again.steps) == (StopReason.TARGET_REACHED, first.steps)
 
 
+def _until(target: float) -> Any:
+    return until(plateau(0.01, factor=0.5, patience=1, threshold=0.1), target)
+
+
+def _plateau(stop_after: int) -> Any:
+    return plateau(0.01, factor=0.5, patience=1, threshold=0.3, stop_after=stop_after)
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "reason"),
+    [
+        (lambda: _until(2.3), lambda: _until(1.0), StopReason.TARGET_REACHED),
+        (lambda: _plateau(0), lambda: _plateau(2), StopReason.NO_PROGRESS),
+    ],
+)
+def test_a_run_that_ended_goes_on_to_another_end(
+    tmp_path: Path, near: Any, far: Any, reason: StopReason
+) -> None:
+    """As one that had this end from the start; asked again in between it stays where it is."""
+    whole = trainer(schedule=far(), epochs=20, evaluate_every=3)
+    end = whole.run()
+    options: dict[str, Any] = {"epochs": 20, "evaluate_every": 3, "folder": tmp_path}
+    first = trainer(schedule=near(), **options).run()
+    assert (first.reason, end.reason) == (reason, reason)
+    assert first.steps < end.steps
+    again = trainer(schedule=near(), **options).run()
+    assert (again.steps, again.bytes_written) == (first.steps, 0)
+    part = trainer(schedule=far(), **options)
+    result = part.run()
+    assert (result.reason, result.steps) == (reason, end.steps)
+    assert np.array_equal(weights(whole), weights(part))
+
+
+def test_what_a_callback_ended_stays_ended(tmp_path: Path) -> None:
+    ends = [lambda record: StopReason.TARGET_REACHED if record.step == 2 else None]
+    options: dict[str, Any] = {"steps": 9, "folder": tmp_path, "evaluate_every": 2}
+    trainer(schedule=_until(0.0), callbacks=ends, **options).run()
+    again = trainer(schedule=_until(0.0), **options).run()
+    assert (again.reason, again.steps) == (StopReason.TARGET_REACHED, 2)
+
+
 def test_a_plateau_is_the_same_after_a_resume(tmp_path: Path) -> None:
     def schedule() -> Any:
         return plateau(0.01, factor=0.5, patience=1, threshold=0.3, stop_after=2)
