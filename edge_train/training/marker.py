@@ -52,8 +52,8 @@ class Marker:
         self.killed: Killed | None = None
         self._file: int | None = None
 
-    def set(self) -> None:
-        """Takes the lock and reads what a killed run left.
+    def set(self, step: int = 0) -> None:
+        """Takes the lock and reads what a killed run left; ``step`` is where this one goes on.
 
         CheckpointError if another process holds it, OSError from the disk.
         """
@@ -62,7 +62,7 @@ class Marker:
             self.killed = _read(descriptor)
             self._file = descriptor
             left = self.killed or Killed(0, 0, False)  # killed again, this is all that is known
-            self._write({"step": left.step, "peak": left.peak})
+            self._write({"step": max(left.step, step), "peak": left.peak})
             os.fsync(descriptor)
         except BaseException:
             os.close(descriptor)

@@ -62,7 +62,7 @@ class RunFolder:
         self._newest, self.lost = None, ""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._marker.set()
+            self._marker.set(next(map(_step, self.states()), 0))
         except OSError as error:
             raise CheckpointError(
                 f"the run folder '{self.path}' cannot be written to: {error.strerror or error}; "
@@ -198,6 +198,10 @@ def states_in(folder: str | os.PathLike[str]) -> list[Path]:
         return []
     found = [(int(match[1]), name) for name in names if (match := _STATE.fullmatch(name))]
     return [Path(folder) / name for _, name in sorted(found, reverse=True)]
+
+
+def _step(state: Path) -> int:
+    return int(state.name.rpartition("-")[2])
 
 
 def weights_in(folder: str | os.PathLike[str]) -> Path:

@@ -103,3 +103,9 @@ def test_a_run_that_goes_on_notes_its_step_at_once(tmp_path: Path) -> None:
     trainer(steps=5, folder=tmp_path, progress=Sees()).run()
     trainer(steps=5, folder=tmp_path, progress=Sees(), fresh=True).run()
     assert seen == [3, 0]
+
+
+def test_the_marker_has_a_step_from_the_first_moment(tmp_path: Path) -> None:
+    trainer(steps=3, folder=tmp_path).run()
+    with RunFolder(tmp_path).opened():
+        assert json.loads((tmp_path / "running").read_text())["step"] == 3
