@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_train.commands.printing import offer
+from edge_train.commands.printing import offer, say
 
 if TYPE_CHECKING:
+    from edge_train.governor import StopReason
     from edge_train.trainer import Result
 
 DONE, FAILED, NOT_SAVED, RESUMABLE = 0, 1, 74, 75
@@ -153,6 +154,43 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.options:
         print("\n".join(_listed()))
         return DONE
+    from edge_train.training.signals import stopping
+
+    early = _Early()
+    try:
+        with stopping(early.request):
+            result = _result(arguments, early)
+            offer(_summary(result))
+            return exit_code(result)
+    except _Stopped:
+        say("edge-train: stopped before the first step; the same command starts again")
+        return RESUMABLE
+
+
+class _Stopped(BaseException):
+    """A signal came before the run, which has its own way to stop."""
+
+
+class _Early:
+    """What a signal does while files are read and sessions made: it ends that.
+
+    After the run, whose result is to be told, it changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self.is_over = self._seen = False
+
+    def request(self, reason: StopReason) -> None:
+        self._seen = True
+        self.check()
+
+    def check(self) -> None:
+        """_Stopped after a signal, one that some code in between took for an error too."""
+        if self._seen and not self.is_over:
+            raise _Stopped
+
+
+def _result(arguments: argparse.Namespace, early: _Early) -> Result:
     from edge_train.runfile.assembly import trainer_of
     from edge_train.runfile.reading import read
     from edge_train.runfile.warnings import shown
@@ -164,9 +202,10 @@ def _run(arguments: argparse.Namespace) -> int:
     with shown(trainer):
         if options.folder is None:
             trainer.tell("note", text="nothing is kept of this run: it has no folder (--folder)")
-        result = trainer.run()
-    offer(_summary(result))
-    return exit_code(result)
+        early.check()
+        result = trainer.run()  # has handlers of its own
+        early.is_over = True
+        return result
 
 
 def exit_code(result: Result) -> int:

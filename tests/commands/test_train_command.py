@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,10 @@ import pytest
 from support.runs import final_weights, finish, run_file, same, start
 from support.zoo import ZOO
 
+from edge_train import trainer
 from edge_train.cli import main
 from edge_train.demo import HERE
+from edge_train.runfile import assembly
 from edge_train.training.run_folder import states_in
 
 QUICK = ("--epochs", "2", "--show", "none")
@@ -52,6 +56,37 @@ def test_u105_a_signal_saves_and_exits_75(tmp_path: Path, number: signal.Signals
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["event"], last["reason"]) == ("end", reason)
     assert states_in(run)[0].name == f"checkpoint-{last['steps']:09d}"
+
+
+@pytest.mark.parametrize("swallowed", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_files_are_read_exits_75_and_touches_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+    swallowed: bool,
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> trainer.Trainer:
+        if not swallowed:
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+        with suppress(BaseException):  # as a callback from C does
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+        return made(*arguments, **options)  # type: ignore[arg-type]
+
+    made = assembly.trainer_of
+    monkeypatch.setattr(assembly, "trainer_of", interrupted)
+    before = [signal.signal(n, signal.default_int_handler) for n in (number, signal.SIGHUP)]
+    try:
+        assert main(["train", str(run_file(tmp_path)), "--fresh"]) == 75
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        for which, handler in zip((number, signal.SIGHUP), before, strict=True):
+            signal.signal(which, handler)
+    assert "stopped before the first step; the same command starts" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("stops", [False, True])
