@@ -1,6 +1,6 @@
 /* Gradient of an ordinary convolution of (N, C, H, W) with w (O, C / group, KH, KW).
  *
- * Both operands are first laid out as in conv_depthwise.c: a padded plane cut into stride x stride
+ * Both operands are first laid out as in conv_layout.c: a padded plane cut into stride x stride
  * phases, in which a kernel tap is a shift of one flat array. Then
  *   dx: for each phase a product of the weights (C, O * taps) with shifted rows of dy, packed by column
  *       panels (no image of all columns is ever written);

@@ -12,6 +12,7 @@
 #include "window.h"
 
 #include "clip.c"
+#include "conv_layout.c"
 #include "conv_depthwise.c"
 #include "conv_pointwise.c"
 #include "conv_general.c"

@@ -253,10 +253,8 @@ def _pool(s: Scope, node: ir.Node) -> list[ir.Node]:
     fits = all(pad < k for pad, k in zip(pads, (*kernel, *kernel), strict=True))
     if not left_out or (grown and (node.attr("count_include_pad", 0) or not fits)):
         return [node]
-    floored = replace(node, attributes=without(node, "ceil_mode", "auto_pad", "pads"))
-    return [
-        replace(floored, attributes=floored.attributes | {"pads": ir.Attribute.of("pads", pads)})
-    ]
+    attributes = without(node, "ceil_mode", "auto_pad")
+    return [replace(node, attributes={**attributes, "pads": ir.Attribute.of("pads", pads)})]
 
 
 #: op -> the rule that writes it in ops of the target

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.lowering import Array, normals
+from support.lowering import Array, normals, stock
 from support.native_kernels import needs_library, run_kernel
 
 needs_library()
@@ -95,6 +95,45 @@ def test_a_convolution_without_output_channels(op: str) -> None:
     attrs = {} if kernel == 1 else _PADS
     (dx,) = run_kernel(op, feeds, 1, **attrs)
     np.testing.assert_array_equal(dx, np.zeros_like(feeds["x"]))
+
+
+#: strides, dilations, pads, sizes of x: something of x lies behind, between or before all windows
+UNREAD: dict[str, tuple[list[int], list[int], list[int], tuple[int, int]]] = {
+    "the last row and column": ([2, 2], [1, 1], [0] * 4, (8, 32)),
+    "and more of them": ([3, 5], [1, 1], [1, 0, 0, 1], (12, 34)),
+    "strides beyond the kernel": ([5, 4], [1, 1], [0] * 4, (23, 39)),
+    "between dilated taps": ([3, 2], [4, 3], [0] * 4, (30, 31)),
+    "between few windows": ([1, 1], [6, 5], [0] * 4, (15, 13)),
+    "dilation and stride": ([2, 2], [2, 4], [1] * 4, (20, 23)),
+    "one column of windows": ([1, 2], [1, 3], [0] * 4, (40, 8)),
+    "windows in the padding alone": ([1, 20], [1, 1], [0, 3, 0, 0], (9, 20)),
+}
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("name", UNREAD)
+def test_what_no_window_reads_may_hold_nan(name: str, group: int) -> None:
+    strides, dilations, pads, sizes = UNREAD[name]
+    attrs = {"strides": strides, "dilations": dilations, "pads": pads, "group": group}
+    x, w = normals(5, (3, 2, *sizes), (2, 2 // group, 3, 3))
+    (y,) = stock("Conv", {"x": x, "w": w}, **attrs)()
+    op, (dy,) = "DepthwiseConvGrad" if group == 2 else "ConvGrad", normals(6, y.shape)
+    wanted = run_kernel(op, {"dy": dy, "x": x, "w": w}, 3, **attrs)
+    x[:, :, ~_read(name, 0)] = np.nan
+    x[..., ~_read(name, 1)] = np.nan
+    assert np.isnan(x).any()
+    again = run_kernel(op, {"dy": dy, "x": x, "w": w}, 3, **attrs)
+    for value, got in zip(wanted, again, strict=True):
+        np.testing.assert_array_equal(got, value)
+
+
+def _read(name: str, axis: int) -> Array:
+    """Whether a window of three taps reads each row (or column) of x."""
+    strides, dilations, pads, sizes = UNREAD[name]
+    stride, dilation, before, behind = strides[axis], dilations[axis], pads[axis], pads[axis + 2]
+    starts = np.arange(0, sizes[axis] + before + behind - 2 * dilation, stride) - before
+    taps = starts[:, None] + dilation * np.arange(3)
+    return np.isin(np.arange(sizes[axis]), taps)
 
 
 def test_an_axis_that_the_data_has_not_is_an_error() -> None:
