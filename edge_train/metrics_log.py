@@ -42,6 +42,7 @@ class MetricsLog:
         self._torn = _is_torn(self.path)
         self._refused = False
         self._mine: tuple[int, int] | None = None  # inode and size of the file after our last write
+        self._judged: tuple[int, dict[str, Any]] | None = None  # by an attempt before, and kept
 
     def go_on(self, step: int) -> None:
         """Makes the file that of a run which goes on after ``step``: no step twice, no gap unsaid.
@@ -59,6 +60,8 @@ class MetricsLog:
         except OSError as error:
             _log.warning("%s still has steps that are made again: %s", self.path, error)
             return
+        if found.judged is not None and not found.is_over:
+            self._judged = (step, found.judged)
         kept = Findings.of(self._lines, step).last
         gap = found.gap(max(found.last, kept))
         if gap is not None:
@@ -97,6 +100,9 @@ class MetricsLog:
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Adds a line for something that happened; fields are made plain JSON."""
+        judged = fields.get("step"), plain(fields.get("metrics"))
+        if name == "evaluation" and judged == self._judged:
+            return  # made again because the state was saved before it: told once
         self._finish_line()
         t = round(self._clock() - self._started, 3)
         self._add({**plain(fields), "event": name, "at": round(time.time(), 1), "t": t})

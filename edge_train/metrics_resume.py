@@ -32,6 +32,7 @@ class Findings:
     about steps beyond it, ``t`` the time of these. ``ended``: the attempt before came to its end
     and could save what it made.
     Lines before line ``first`` are of other runs, which were over before this one began.
+    ``judged`` are the metrics that an evaluation at ``step`` found.
     """
 
     step: int
@@ -41,6 +42,7 @@ class Findings:
     t: float = 0.0
     ended: bool = False
     first: int = 0
+    judged: dict[str, Any] | None = None
 
     @staticmethod
     def of(lines: Iterable[bytes], step: int) -> Findings:
@@ -57,6 +59,7 @@ class Findings:
         elif b'"event":"start"' in raw:
             if self.ended and match is not None and int(match[1]) == 0:
                 self.first, self.last, self.until, self.again = number, 0, 0, 0
+                self.judged = None
             self.ended = False
         if match is None:
             return
@@ -67,6 +70,8 @@ class Findings:
             self.t = _number(line.get("t"))
         elif int(match[1]) <= self.step and (b'"event":' not in raw or b'"event":"gap"' in raw):
             self.last = max(self.last, int(match[1]))
+        elif int(match[1]) == self.step and b'"event":"evaluation"' in raw:
+            self.judged = _metrics(raw)
 
     @property
     def is_over(self) -> bool:
@@ -130,6 +135,14 @@ def rewrite(path: Path, found: Findings, mark: bytes) -> None:
             if number < found.first or not is_again(raw, found.step):
                 file.write(raw if raw.endswith(b"\n") else raw + b"\n")
         file.write(mark)
+
+
+def _metrics(raw: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(raw).get("metrics")
+    except (ValueError, RecursionError, AttributeError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _number(value: object) -> float:

@@ -78,6 +78,22 @@ def test_steps_that_are_made_again_leave_the_file(tmp_path: Path) -> None:
     assert (history.attempts, history.killed) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("step", "loss", "told"), [(3, 0.1 + 0.2, 1), (3, 0.5, 2), (6, 0.1 + 0.2, 2)]
+)
+def test_an_evaluation_that_is_made_again_is_told_once(
+    tmp_path: Path, step: int, loss: float, told: int
+) -> None:
+    path = tmp_path / "m"
+    evaluation = {"event": "evaluation", "metrics": {"loss": 0.1 + 0.2, "nan": None}, "t": 3.0}
+    write(path, start(), at(3, 3), {"step": 3, **evaluation}, at(4))
+    progress = Progress(path, quiet=True)
+    progress.start(99, 3)
+    progress.event("evaluation", step=step, metrics={"loss": loss, "nan": float("nan")}, text="")
+    progress.close()
+    assert events(read_metrics(path)[0]).count("evaluation") == told
+
+
 def test_a_line_across_the_state_leaves_a_gap_that_is_said(tmp_path: Path) -> None:
     """A file of before, when saves did not end lines; or a state older than the newest."""
     path = tmp_path / "m"

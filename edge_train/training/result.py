@@ -17,8 +17,8 @@ class Result:
     ``steps`` counts those of all attempts, ``skipped`` the ones with a NaN or infinity among them;
     ``seconds`` is time at work over all attempts, ``paused`` seconds of this one by reason.
     ``metrics`` are those of the last evaluation. ``peak_memory`` is bytes, ``saved`` the state that
-    a resume starts from (None without a run folder), ``failed_save`` why the last save failed if it
-    did, ``unreadable`` the images that were left out.
+    a resume starts from (None without a run folder), ``failed_save`` why the last save of the
+    state or of the best weights failed if it did, ``unreadable`` the images that were left out.
     """
 
     reason: StopReason
