@@ -262,6 +262,19 @@ def test_u093_throttling_is_told_once_and_its_cost_shown(
     assert summary.throttled == pytest.approx(240, abs=61)
 
 
+def test_work_that_is_no_step_tells_nothing_of_steps_time(world: World) -> None:
+    world.set(BITS, "0x0")
+    governor = world.governor()
+    for step, other in enumerate([30.0] * 20 + [300.0] * 20):
+        if step == 20:
+            world.set(BITS, "0x5")
+        world.work(2.0)
+        governor.check(step)
+        world.work(other)
+        governor.check(step, is_step=False)
+    assert governor.summary.slowdown == pytest.approx(1.0)
+
+
 def test_reasons_and_exit_codes() -> None:
     finished = {reason for reason in StopReason if reason.finished}
     assert {reason.value for reason in finished} == {"completed", "target_reached", "no_progress"}

@@ -84,7 +84,8 @@ class Loop:
         """Trains until there is a reason to stop, and evaluates the end; returns the reason."""
         self.module.train()
         before = self.run
-        self._keep_missed()
+        if self.run.missed:
+            self.run = self._with_best(self.run)
         reason = self._ended_before() or self._make_up() or self._steps()
         if reason is StopReason.COMPLETED and self.run.step < 2 * self.run.skipped_in_a_row:
             # a short run may diverge and end before max_skipped
@@ -198,6 +199,7 @@ class Loop:
             step=run.step + 1,
             epoch=epoch,
             position=after,
+            missed=False,
             skipped=run.skipped + (not made),
             skipped_in_a_row=0 if made else run.skipped_in_a_row + 1,
             seconds=run.seconds + seconds,
@@ -246,7 +248,7 @@ class Loop:
         except _Stopped as stopped:
             self.detail = stopped.verdict.detail
             return stopped.verdict.stop
-        judged = replace(run, metrics=found)
+        judged = replace(run, metrics=found, missed=False)
         if regular:
             judged = replace(judged, evaluated=run.step, loss_sum=0.0, loss_count=0)
         judged = self._with_best(judged)
@@ -273,11 +275,6 @@ class Loop:
         if verdict.stop is not None:
             raise _Stopped(verdict)
 
-    def _keep_missed(self) -> None:
-        """Keeps the best weights where the disk refused them: they are still those of this step."""
-        if self.run.step and (self.run.finished or self.run.evaluated == self.run.step):
-            self.run = self._with_best(self.run)
-
     def _with_best(self, judged: RunState) -> RunState:
         """With the best evaluation whose weights are kept, this one if it is."""
         name, value = self.goal.best, judged.metrics.get(self.goal.best)
@@ -285,10 +282,10 @@ class Loop:
             return judged
         if not _is_better(value, judged.best, name, self.evaluator.larger_is_better(name)):
             return judged
-        better = replace(judged, best=Best(name, value, judged.step))
+        better = replace(judged, best=Best(name, value, judged.step), missed=False)
         if self.keeper.save_best(better):
             return better
-        return judged if self.keeper.has_best else replace(judged, best=None)
+        return replace(judged, best=judged.best if self.keeper.has_best else None, missed=True)
 
     def _observed(self, judged: RunState) -> StopReason | None:
         """What the schedule says; one that ends the run is put back to before it was told.

@@ -61,6 +61,7 @@ class RunState:
     evaluated: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     best: Best | None = None
+    missed: bool = False  # the disk refused the weights of this step, the best ones
     finished: str = ""
     by_schedule: bool = False  # the schedule ended it
     schedule: dict[str, Any] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from support.digits import ARTIFACTS, digits, weights
 
 from edge_train.governor import Governor, Limits
 from edge_train.schedules import plateau
+from edge_train.sensors import Readings
 from edge_train.trainer import StopReason, Trainer
 from edge_train.training.run_folder import RunFolder
 
@@ -125,6 +126,31 @@ def test_a_stop_ends_an_evaluation_and_leaves_no_trace(
     assert first.best.step < at
     made = _trainer(folder=tmp_path, **options)
     _check_same(made, made.run(), options)
+
+
+class _Hot:
+    """A thermometer."""
+
+    missing: dict[str, str] = {}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.temperature = 40.0
+
+    def read(self, names: Any, **options: Any) -> Readings:
+        return Readings(temperature=self.temperature)
+
+
+def test_heat_pauses_an_evaluation(tmp_path: Path) -> None:
+    sensors: Any = _Hot()
+
+    def row(number: int) -> None:
+        sensors.temperature = 90.0 if number == 40 else sensors.temperature
+
+    limits = Limits(max_temperature=80, max_pause=0.05, interval=1e-6)
+    governor = Governor(limits, sensors=sensors)
+    made = _trainer(row, folder=tmp_path, evaluate_every=2, steps=4, governor=governor)
+    result = made.run()
+    assert (result.reason, result.steps, result.metrics) == (StopReason.HEAT, 2, {})
 
 
 def test_a_state_that_is_due_is_saved_before_the_evaluation(tmp_path: Path) -> None:
