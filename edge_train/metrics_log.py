@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_train import metrics_resume
+from edge_train.errors import CheckpointError
 from edge_train.metrics_resume import Findings
 
 NAME = "metrics.jsonl"
@@ -39,10 +40,18 @@ class MetricsLog:
         self._started = self._written = self._opened = clock()
         self._lines: list[bytes] = []
         self._sum: dict[str, Any] = {}
-        self._torn = _is_torn(self.path)
-        self._refused = False
-        self._mine: tuple[int, int] | None = None  # inode and size of the file after our last write
+        self._torn = self._refused = False
+        self._made = False  # there was a file since this attempt began
+        self._hold: Callable[[], None] | None = None
         self._judged: tuple[int, dict[str, Any]] | None = None  # by an attempt before, and kept
+
+    def guard(self, folder: Path, hold: Callable[[], None]) -> None:
+        """Asks ``hold`` before each write, if the file is in ``folder``: whether it is this run's.
+
+        CheckpointError of ``hold`` counts as a disk that refuses. Without a guard a file that was
+        rewritten or removed and made anew is gone on with.
+        """
+        self._hold = hold if self.path.parent == Path(folder).absolute() else None
 
     def go_on(self, step: int) -> None:
         """Makes the file that of a run which goes on after ``step``: no step twice, no gap unsaid.
@@ -50,7 +59,7 @@ class MetricsLog:
         Lines of later steps leave the file, one that says so takes their place. A file that
         cannot be changed stays as it is: the start of this attempt tells which lines count.
         """
-        self._mine = None
+        self._made = False
         try:
             found = metrics_resume.read(self.path, step)
             if found.again and not found.is_over:
@@ -114,8 +123,12 @@ class MetricsLog:
             return
         data = b"".join(self._lines)
         try:
-            self._append(b"\n" + data if self._torn else data)
-        except OSError as error:
+            if self._hold is not None:
+                self._hold()
+            # looked at each time: an editor may have written it anew, without the last newline
+            is_torn = self._torn or _is_torn(self.path)
+            self._append(b"\n" + data if is_torn else data)
+        except (OSError, CheckpointError) as error:
             self._torn = True  # a part may have been written
             self._drop()
             if not self._refused:
@@ -139,20 +152,14 @@ class MetricsLog:
         self.flush()
 
     def _append(self, data: bytes) -> None:
-        if self._mine is None:  # a folder that was there and is gone is not made again
+        if not self._made:  # a folder that was there and is gone is not made again
             self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "ab", buffering=0) as file:
-            size, number = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
-            if (
-                self._mine is not None
-                and size
-                and (number != self._mine[0] or size < self._mine[1])
-            ):
-                raise OSError("it was removed, and another process has one there")
+            size = file.seek(0, os.SEEK_END)
             if file.write(data) != len(data):
                 file.truncate(size)  # its lines are kept, and written again
                 raise OSError("the disk took a part of it")
-            self._mine = number, size + len(data)
+            self._made = True
 
     def _finish_line(self) -> None:
         total, self._sum = self._sum, {}

@@ -96,6 +96,11 @@ class Progress:
         words = [name.replace("_", " "), str(plain(about)).replace("_", " ") if about else ""]
         self._show(lambda: self._write(f"{' '.join(filter(None, words))}: {text}"))
 
+    def guard(self, folder: Path, hold: Callable[[], None]) -> None:
+        """Writes a log in ``folder`` only where ``hold`` raises no error; the Trainer gives it."""
+        if self._log is not None:
+            self._log.guard(folder, hold)
+
     def sync(self) -> None:
         """Puts the log on the disk; the Trainer asks for it before each save of its state."""
         if self._log is not None:

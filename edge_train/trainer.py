@@ -253,6 +253,9 @@ class Trainer:
         )
         if self.governor.on_event is None:
             self.governor.on_event = teller(self._progress)
+        guard = getattr(self._progress, "guard", None)
+        if self._folder is not None and guard is not None:
+            guard(self._folder.path, self._folder.hold)
         if self._progress is not None:
             self._progress.start(self.total_steps, run.step)
         for note in self._notes:

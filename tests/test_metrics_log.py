@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_train.errors import CheckpointError
 from edge_train.metrics_log import MetricsLog, plain, read_metrics
 from edge_train.progress import StepRecord
 
@@ -227,13 +228,56 @@ def test_a_folder_that_is_removed_is_not_made_again(tmp_path: Path) -> None:
     assert [line["step"] for line in read_metrics(log.path)[0]] == [3, 4]
 
 
-def test_the_log_of_another_process_is_left_alone(tmp_path: Path) -> None:
-    clock = Clock()
-    log = MetricsLog(tmp_path / "m", clock)
-    take_steps(log, clock, 3, 0.1)
+def test_the_log_of_another_process_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, lost = Clock(), [False]
+
+    def hold() -> None:
+        if lost[0]:
+            raise CheckpointError("another process has it")
+
+    logs = [MetricsLog(tmp_path / name, clock) for name in ("m", "deep/m")]
+    for log in logs:
+        log.guard(tmp_path, hold)
+        take_steps(log, clock, 3, 0.1)
+        log.flush()
+    before = logs[0].path.read_bytes()
+    lost[0] = True
+    for log in logs:
+        take_steps(log, clock, 2, 0.1, first=4)
+        log.close()
+    assert logs[0].path.read_bytes() == before
+    assert caplog.messages == [
+        f"{logs[0].path} cannot be written: another process has it; training goes on"
+    ]
+    assert len(read_metrics(logs[1].path)[0]) == 5  # outside the folder that is guarded
+
+
+REWRITES = {
+    "sed -i": lambda data: data.replace(b"0.1", b"0.2"),
+    "shorter": lambda data: data[: data.index(b"\n") + 1],
+    "without the last newline": lambda data: data[:-1],
+    "empty": lambda data: b"",
+}
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("name", REWRITES)
+def test_a_log_that_was_rewritten_goes_on(tmp_path: Path, name: str, in_place: bool) -> None:
+    log = MetricsLog(tmp_path / "m")
+    log.event("start", {"lr": 0.1})
+    log.event("save", {"step": 1})
     log.flush()
-    os.rename(tmp_path / "m", tmp_path / "old")
-    (tmp_path / "m").write_text("{}\n")
-    take_steps(log, clock, 2, 0.1, first=4)
-    log.close()
-    assert (tmp_path / "m").read_text() == "{}\n"
+    data = REWRITES[name](log.path.read_bytes())
+    (tmp_path / "new").write_bytes(data)
+    if in_place:
+        log.path.write_bytes(data)
+    else:
+        os.replace(tmp_path / "new", log.path)
+    for step in (2, 3):
+        log.event("save", {"step": step})
+        log.flush()
+    lines, broken = read_metrics(log.path)
+    kept = [json.loads(line)["event"] for line in data.splitlines()]
+    assert ([line["event"] for line in lines], broken) == ([*kept, "save", "save"], 0)

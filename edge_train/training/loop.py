@@ -30,7 +30,7 @@ Callback = Callable[[StepRecord], "bool | StopReason | None"]
 
 class Shows(Protocol):
     """What the loop needs of ``edge_train.progress.Progress``. A ``sync()``, where there is one, is
-    called before each save.
+    called before each save; a ``guard(folder, hold)`` gets what tells whether the folder is lost.
     """
 
     def start(self, total: int | None, step: int = 0, **fields: Any) -> None: ...

@@ -69,6 +69,21 @@ def test_a_run_whose_folder_another_took_stops_and_leaves_it(tmp_path: Path, end
     theirs.clear()
 
 
+def test_a_log_that_is_edited_goes_on_in_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+
+    def edit() -> None:
+        log.sync()
+        (tmp_path / "new").write_bytes(path.read_bytes())
+        os.replace(tmp_path / "new", path)
+
+    log = Progress(path, quiet=True)
+    trainer(steps=5, folder=tmp_path, progress=log, callbacks=[_at(3, edit)]).run()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line and "event" not in line][-1] == 5
+    assert lines[-1]["event"] == "end"
+
+
 def test_a_run_killed_again_before_its_first_step_knows_the_step(tmp_path: Path) -> None:
     first = Marker(tmp_path / "running")
     first.set()
