@@ -101,7 +101,11 @@ class ParameterBuffers:
             if streamed:  # first as a whole: a fault on the way leaves the parameters alone
                 flat = np.empty(self.get_parameters_size(trainable_only), np.float32)
                 streams.read_into(buffer, [flat])
-            scatter(flat, layout, self.state)
+            with self.state.memory.writing():  # not new weights with old moments
+                scatter(flat, layout, self.state)
+                if reset_optimizer:
+                    optimizer.reset_group(self.state)
+            return
         if reset_optimizer:
             optimizer.reset_group(self.state)
 

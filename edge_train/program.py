@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -142,7 +143,7 @@ class TrainingProgram(Program):
         self._frozen: FrozenConstants | None = None
         super().__init__(model, state, "training graph", options, kernels)
         self._statistics: dict[str, np.ndarray] = {}
-        self._adds = False
+        self._adds = self._lacks_runner = False
 
     def _source(self, model: ir.Model) -> ir.Model:
         if self._packs_frozen:
@@ -158,17 +159,21 @@ class TrainingProgram(Program):
         return self._frozen is not None and self._frozen.hold()
 
     def _follow_frozen(self) -> None:
-        """Makes the session anew if a weight that is its constant was written."""
-        if self._frozen is not None and self._frozen.changed():
+        """Makes the session anew if a weight that is its constant was written, or there is none."""
+        if self._lacks_runner or (self._frozen is not None and self._frozen.changed()):
             self._make_runner()
 
     def _make_runner(self) -> None:
-        del self._runner
+        """Makes the session anew, never two at a time; the next step does if this is cut short."""
+        self._lacks_runner = True
+        with suppress(AttributeError):
+            del self._runner
         model = accumulating(self._lowered) if self._adds else self._run_model()
         if self._frozen is not None:
             model = self._frozen.into(model)
         self._runner = GraphRunner(model, self.what, self._options, self._rewriter)
         self._bound_to = None
+        self._lacks_runner = False
 
     def _rewrite(self) -> Rewrite | None:
         lowered = self._lowered

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -15,7 +18,7 @@ import pytest
 from support.training import session_of
 from support.zoo import ZOO
 
-from edge_train import kernels
+from edge_train import kernels, program
 from edge_train.api import Module, Optimizer
 from edge_train.checkpoint.parameter import Parameter
 from edge_train.interrupts import Unbroken
@@ -119,6 +122,66 @@ def test_every_signal_comes_in_its_order_and_the_first_error_is_not_lost() -> No
         failing()
     assert heard == [signal.SIGINT, signal.SIGALRM]
     assert isinstance(raised.value.__context__, ValueError)
+
+
+def test_a_handler_that_raises_cuts_off_no_other() -> None:
+    """A timer that goes off at any moment of the block's end, beside a handler that counts."""
+    heard = 0
+
+    def count(number: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        heard += 1
+
+    signal.signal(signal.SIGUSR1, count)
+    for sent, delay in enumerate(np.linspace(1e-6, 4e-5, 400)):
+        with suppress(KeyboardInterrupt):
+            _noted(float(delay))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert heard == sent + 1
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+
+def _noted(delay: float) -> None:
+    with Unbroken():
+        interrupt(signal.SIGUSR1)
+        signal.setitimer(signal.ITIMER_REAL, delay)
+    time.sleep(1e-4)
+
+
+def test_what_a_handler_sets_stays() -> None:
+    """A second Ctrl-C that is to end the process at once is a common pattern."""
+
+    def first(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, first)
+    with Unbroken():
+        interrupt()
+        assert signal.getsignal(signal.SIGINT) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+def test_a_child_forked_by_another_thread_has_its_handlers() -> None:
+    forked: list[int] = []
+    ready, done = threading.Event(), threading.Event()
+
+    def fork() -> None:
+        ready.wait()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a fork beside threads
+            child = os.fork()
+        if not child:
+            os._exit(7 if signal.getsignal(signal.SIGINT) is signal.default_int_handler else 1)
+        forked.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        done.set()
+
+    thread = threading.Thread(target=fork)
+    thread.start()
+    with Unbroken():
+        ready.set()
+        assert done.wait(20)
+    thread.join()
+    assert forked == [7]
 
 
 def test_what_is_ignored_or_default_stays_so() -> None:
@@ -235,6 +298,21 @@ def test_an_interrupted_training_step_moves_every_statistic() -> None:
     assert not interrupted.arena.reset
 
 
+def test_interrupted_while_a_session_is_made_anew_the_next_step_makes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (plain, _), (interrupted, _) = session_of(MLP), session_of(MLP)
+    for module in (plain, interrupted):
+        module(**MLP.feed)
+    plain(**MLP.feed)
+    with monkeypatch.context() as patched:
+        patched.setattr(program, "GraphRunner", after(lambda *_: None))
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(**MLP.feed)  # the first one that adds to gradients
+    interrupted(**MLP.feed)
+    np.testing.assert_array_equal(interrupted.arena.gradients, plain.arena.gradients)
+
+
 @pytest.mark.skipif(
     not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
 )
@@ -253,12 +331,20 @@ def test_with_the_optimizer_in_the_backward_pass_a_step_is_made_whole(
     assert interrupted[1].step_count == 1
 
 
-def test_an_interrupted_fill_writes_every_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, _ = session_of(MLP)
+def test_an_interrupted_fill_writes_every_parameter_and_resets_the_optimizer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, optimizer = session_of(MLP)
+    module(**MLP.feed)
+    optimizer.step()
     wanted = np.arange(module.get_parameters_size(trainable_only=False), dtype=np.float32)
     monkeypatch.setattr(Parameter, "writing", after(Parameter.writing))
     with pytest.raises(KeyboardInterrupt):
-        module.copy_buffer_to_parameters(wanted, trainable_only=False)
+        module.copy_buffer_to_parameters(wanted, trainable_only=False, reset_optimizer=True)
+    assert optimizer.step_count == 0
+    assert not any(
+        np.any(moment) for own in optimizer.group.moments.values() for moment in own.values()
+    )
     filled = np.empty_like(wanted)
     module.copy_parameters_to_buffer(filled, trainable_only=False)
     np.testing.assert_array_equal(filled, wanted)

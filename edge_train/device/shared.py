@@ -116,7 +116,7 @@ class Segment:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Surrounds changes: readers take none of it, or all; no signal's handler ends one."""
-        with Unbroken(), self._lock:
+        with self._lock, Unbroken():
             if not self._depth:
                 self.header.begin()
             self._depth += 1
