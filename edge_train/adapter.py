@@ -21,6 +21,8 @@ IDENTIFIER = b"TORT"
 FORMAT_VERSION = 1
 #: what parameters of low-rank adapters are called by the common exporters
 LOW_RANK = ("*lora_A*", "*lora_B*", "*lora_a*", "*lora_b*")
+# the types that every onnxruntime takes from an adapter file
+_HELD = frozenset(dtypes.NUMPY) - {dtypes.BOOL, dtypes.COMPLEX64, dtypes.COMPLEX128}
 
 
 def named(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
@@ -47,7 +49,8 @@ def write(
 ) -> None:
     """Write an adapter file in place of ``path``; the versions (int32) are the application's own.
 
-    Raises ArtifactError naming a tensor of strings, ValueError for a version, OSError.
+    Raises ArtifactError, before anything is written, naming a tensor that onnxruntime would refuse:
+    strings, bool, complex numbers, bfloat16, no dimensions. ValueError for a version, OSError.
     """
     for what, version in (("adapter", adapter_version), ("model", model_version)):
         if not isinstance(version, int) or version not in range(-(2**31), 2**31):
@@ -67,6 +70,16 @@ def write(
 def _parameter(builder: Builder, tensor: Tensor) -> int:
     if tensor.data_type == dtypes.STRING or tensor.data is None:
         raise ArtifactError(f"tensor '{tensor.name}' holds no numbers: an adapter cannot have it")
+    if tensor.data_type not in _HELD:
+        raise ArtifactError(
+            f"tensor '{tensor.name}' is of {dtypes.name_of(tensor.data_type)}: onnxruntime takes "
+            "an adapter of integers, float16, float32 and float64 only; leave it out by its name"
+        )
+    if not tensor.dims:
+        raise ArtifactError(
+            f"tensor '{tensor.name}' has no dimensions: onnxruntime takes an adapter of tensors "
+            "with one or more; leave it out by its name"
+        )
     name = builder.text(tensor.name)
     dims = builder.int64s(tensor.dims)
     data = builder.data(tensor.data)

@@ -10,9 +10,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from edge_train import artifacts
+from edge_train import adapter, artifacts, dtypes
 from edge_train.api import CheckpointState, Module, Optimizer
-from edge_train.errors import NominalStateError
+from edge_train.checkpoint.tensor import Tensor
+from edge_train.errors import ArtifactError, NominalStateError
 
 RANK, INPUTS, OUTPUTS = 2, 6, 3
 NAMES = ["fc.lora_A", "fc.lora_B"]
@@ -92,10 +93,10 @@ def test_plain_onnxruntime_runs_base_and_adapter(trained: Module, tmp_path: Path
     assert [value.name for value in session.get_inputs()] == ["x"]
     base = session.run(None, {"x": X})[0]
     np.testing.assert_allclose(base, _expected(trained, X, False), rtol=1e-5, atol=1e-6)
-    adapter = onnxruntime.LoraAdapter()
-    adapter.Load(str(tmp_path / "my.onnx_adapter"))
+    loaded = onnxruntime.LoraAdapter()
+    loaded.Load(str(tmp_path / "my.onnx_adapter"))
     options = onnxruntime.RunOptions()
-    options.add_active_adapter(adapter)
+    options.add_active_adapter(loaded)
     tuned = session.run(None, {"x": X}, options)[0]
     np.testing.assert_allclose(tuned, _expected(trained, X, True), rtol=1e-5, atol=1e-6)
     assert np.abs(tuned - base).max() > 1e-2  # else the comparisons above say nothing
@@ -171,3 +172,23 @@ def test_a_nominal_state_has_no_adapter_yet(folder: Path, tmp_path: Path) -> Non
     with pytest.raises(NominalStateError, match="fill"):
         module.export_adapter(tmp_path / "a")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [*dtypes.NUMPY, dtypes.BFLOAT16])
+@pytest.mark.parametrize("dims", [(2,), (0, 3), ()])
+def test_what_is_written_onnxruntime_loads(
+    number: int, dims: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Whatever the type and the rank: refused by name and not written, or loaded."""
+    kind = dtypes.NUMPY.get(number, np.dtype(np.uint16))
+    tensor, path = Tensor("odd.lora_A", number, dims, np.zeros(dims, kind)), tmp_path / "a"
+    refused = (dtypes.BOOL, dtypes.COMPLEX64, dtypes.COMPLEX128, dtypes.BFLOAT16)
+    if number in refused or not dims:
+        with pytest.raises(ArtifactError, match=r"'odd.lora_A' (is of|has no dimensions)"):
+            adapter.write([tensor], path)
+        assert not list(tmp_path.iterdir())
+        return
+    adapter.write([tensor], path)
+    onnxruntime.LoraAdapter().Load(str(path))
+    read = onnxruntime.AdapterFormat.read_adapter(str(path)).get_parameters()
+    assert read["odd.lora_A"].shape() == list(dims)
