@@ -78,13 +78,21 @@ def refuse_special(path: str | os.PathLike[str]) -> None:
     """Raises where a save would take the place of something else than a regular file.
 
     IsADirectoryError for a folder, OSError (EINVAL) for a pipe, a socket or a device, OSError for a
-    name that the file system refuses; a symbolic link counts as what it leads to.
+    name that the file system refuses, FileNotFoundError for an empty one, TypeError for a number; a
+    symbolic link counts as what it leads to.
     """
-    try:
-        mode = os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    target = os.path.realpath(os.fspath(path))
+    name = os.fspath(path)
+    if not name:
+        raise FileNotFoundError(errno.ENOENT, "is empty, expected a file name", name)
+    target = os.path.realpath(name)
+    for place in (name, target):  # /dev/stdout has no path of its own, "pipe/" is no name
+        try:
+            _refuse_mode(os.stat(place).st_mode, target)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+
+
+def _refuse_mode(mode: int, target: str) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file name", target)
     if not stat.S_ISREG(mode):

@@ -181,3 +181,32 @@ def test_a_folder_without_fsync_is_no_error(
     with atomic.replacing(tmp_path / "file") as file:
         file.write(b"x")
     assert (tmp_path / "file").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("", FileNotFoundError), (b"", FileNotFoundError), (3, TypeError), (None, TypeError)],
+)
+def test_what_is_no_name_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Any, error: type[Exception]
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    entered = []
+
+    def save() -> None:
+        with atomic.replacing(name):
+            entered.append(sorted(os.listdir(tmp_path)))
+
+    monkeypatch.setattr(atomic, "_create", lambda target: pytest.fail(f"a file beside {target}"))
+    with pytest.raises(error):
+        save()
+    assert (entered, os.listdir(tmp_path), os.listdir(tmp_path / "here")) == ([], ["here"], [])
+
+
+def test_a_pipe_is_found_behind_a_name_that_only_we_shorten(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe/", "gone/../pipe"):
+        with pytest.raises(OSError, match="a named pipe"):
+            atomic.refuse_special(f"{tmp_path}/{name}")
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
