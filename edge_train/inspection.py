@@ -31,7 +31,7 @@ Fields = dict[str, Any]
 
 
 def inspect(path: Path) -> list[Fields]:
-    """One record for a file, one for each checkpoint and model of a folder.
+    """One record for a file, one for each checkpoint (old folders too) and model of a folder.
 
     Raises FileNotFoundError, CheckpointError, ArtifactError for what cannot be read; ArtifactError
     for a folder with nothing in it that could be.
@@ -47,8 +47,10 @@ def inspect(path: Path) -> list[Fields]:
 
 
 def _is_ours(path: Path) -> bool:
-    if not path.is_file() or path.name.startswith("."):
+    if path.name.startswith("."):
         return False
+    if not path.is_file():
+        return path.is_dir() and any(path.glob("*.pbseq"))
     return path.suffix == ".onnx" or _head(path) == _CHECKPOINT
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,11 @@ def test_a_folder_gives_all_that_is_in_it(tmp_path: Path) -> None:
     (tmp_path / ".hidden").write_bytes(CASE.checkpoint.read_bytes())
     (tmp_path / "model.onnx").write_bytes(CASE.model.read_bytes())
     (tmp_path / "step-7").write_bytes(CASE.checkpoint.read_bytes())
+    for name in ("before-1.16", ".before-1.16"):
+        shutil.copytree(GOLDEN / "legacy" / "checkpoint", tmp_path / name)
+    (tmp_path / "empty").mkdir()
     assert [(Path(r["path"]).name, r["kind"]) for r in inspect(tmp_path)] == [
+        ("before-1.16", "checkpoint"),
         ("model.onnx", "model"),
         ("step-7", "checkpoint"),
     ]
