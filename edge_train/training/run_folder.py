@@ -35,7 +35,7 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()  # the working folder may change before it is used
         self._marker = Marker(self.path / "running")
-        self._newest: Path | None = None  # of this run's states
+        self._newest: Path | None = None  # of the states that are there by this run's doing
         self.lost = ""  # why this run may write here no more
 
     @property
@@ -59,10 +59,11 @@ class RunFolder:
 
         CheckpointError where it cannot be written to, or another process trains in it.
         """
-        self._newest, self.lost = None, ""
+        self.lost = ""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._marker.set(next(map(_step, self.states()), 0))
+            self._newest = next(iter(self.states()), None)
+            self._marker.set(0 if self._newest is None else _step(self._newest))
         except OSError as error:
             raise CheckpointError(
                 f"the run folder '{self.path}' cannot be written to: {error.strerror or error}; "

@@ -43,6 +43,14 @@ def test_a_removed_folder_is_made_and_locked_again(tmp_path: Path) -> None:
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["steps"] == 7
 
 
+def test_a_marker_that_is_removed_before_the_first_save_is_made_again(tmp_path: Path) -> None:
+    trainer(steps=3, folder=tmp_path).run()
+    remove = _at(4, (tmp_path / "running").unlink)
+    result = trainer(steps=5, folder=tmp_path, callbacks=[remove]).run()
+    assert (result.reason, result.failed_save) == (StopReason.COMPLETED, "")
+    assert RunFolder(tmp_path).states()[0].name == "checkpoint-000000005"
+
+
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_run_whose_folder_another_took_stops_and_leaves_it(tmp_path: Path, ended: bool) -> None:
     run = tmp_path / "run"
