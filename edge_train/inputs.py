@@ -7,6 +7,7 @@ or name an inner node.
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from edge_train.runtime import onnxruntime
 
 _ORT_VALUE = frozenset({onnxruntime.OrtValue})
 _PLAIN = frozenset({list, tuple, int, float, bool})
+_MOST_AXES = 64  # that an array of NumPy has
+_MOST_BITS = 128  # of an integer that a message shows
 # kinds of NumPy dtypes: declared -> those that plain Python values may have
 _FITTING = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
 
@@ -129,11 +132,18 @@ def _as_declared(name: str, dtype: np.dtype | None, fed: Any) -> Any:
     """A list, tuple or number as an array of ``dtype``; as it is where that is none of numbers."""
     if dtype is None or dtype.kind not in _FITTING:
         return fed
+    if _holds_ortvalue(fed):
+        raise TypeError(
+            f"input '{name}': expected numbers in the {type(fed).__name__}, got an "
+            "onnxruntime.OrtValue; feed one OrtValue for the whole input"
+        )
     try:
         found = np.asarray(fed)
     except (ValueError, OverflowError) as error:
         kind = type(fed).__name__
         raise ValueError(f"input '{name}': the {kind} makes no array: {error}") from error
+    if found.size and found.dtype.kind not in _FITTING[dtype.kind]:
+        found = _of_large(name, dtype, found, fed)
     if found.size and found.dtype.kind not in _FITTING[dtype.kind]:
         raise TypeError(
             f"input '{name}': expected {dtype}, got a {type(fed).__name__} of {found.dtype}; "
@@ -145,6 +155,40 @@ def _as_declared(name: str, dtype: np.dtype | None, fed: Any) -> Any:
     if lost.any():
         raise ValueError(f"input '{name}': {found[lost].flat[0]} does not fit in {dtype}")
     return array
+
+
+def _holds_ortvalue(fed: Any, depth: int = 0) -> bool:
+    """Whether one is among the items, which NumPy 2 would read as an array and 1.26 would not."""
+    if type(fed) not in (list, tuple) or depth > _MOST_AXES:
+        return False
+    kinds = set(map(type, fed))
+    if not kinds.isdisjoint(_ORT_VALUE):
+        return True
+    return not kinds.isdisjoint((list, tuple)) and any(_holds_ortvalue(f, depth + 1) for f in fed)
+
+
+def _of_large(name: str, dtype: np.dtype, found: np.ndarray, fed: Any) -> np.ndarray:
+    """Integers of which some have more than 63 bits: NumPy makes objects or float64 of them.
+
+    As an array that ``dtype`` fits, ValueError for the first that it does not fit; ``found``
+    where not all are numbers of its kind.
+    """
+    numbers = np.asarray(fed, object).reshape(-1).tolist()
+    kinds = set(map(type, numbers))
+    allowed = (int, np.integer) if dtype.kind in "iu" else (int, np.integer, float, np.floating)
+    if dtype.kind == "b" or bool in kinds or not all(issubclass(k, allowed) for k in kinds):
+        return found
+    # Python's own numbers: they compare exactly, whatever their size
+    numbers = [n.item() if isinstance(n, np.generic) else n for n in numbers]
+    wide = np.dtype(np.float64) if dtype.kind == "f" else dtype
+    largest = sys.float_info.max if dtype.kind == "f" else int(np.iinfo(dtype).max)
+    least = -largest if dtype.kind == "f" else int(np.iinfo(dtype).min)
+    for number in numbers:
+        if isinstance(number, int) and not least <= number <= largest:
+            bits = number.bit_length()
+            shown = f"an integer of {bits} bits" if bits > _MOST_BITS else number
+            raise ValueError(f"input '{name}': {shown} does not fit in {dtype}")
+    return np.array(numbers, wide).reshape(found.shape)
 
 
 def _check(

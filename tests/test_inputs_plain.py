@@ -18,6 +18,7 @@ from edge_train.graph import ir
 from edge_train.inputs import InputSpec
 
 CASE = ZOO["conv_bn_maxpool_gap"]
+VALUE = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32))
 X, LABELS = CASE.feed["x"], CASE.feed["labels"]
 
 
@@ -85,6 +86,9 @@ def _bound(dtype: int, fed: object) -> np.ndarray:
         (dtypes.UINT8, [0, 255]),
         (dtypes.BOOL, [True, False]),
         (dtypes.BOOL, True),
+        (dtypes.UINT64, [2**63, 0]),
+        (dtypes.FLOAT, [2**70, 0]),
+        (dtypes.DOUBLE, [[-(10**300), 0.5]]),
     ],
 )
 def test_the_declared_dtype_is_taken(dtype: int, fed: object) -> None:
@@ -101,6 +105,22 @@ def test_the_declared_dtype_is_taken(dtype: int, fed: object) -> None:
         (dtypes.FLOAT16, 70000, ValueError, "70000 does not fit in float16"),
         (dtypes.UINT8, [-1], ValueError, "-1 does not fit in uint8"),
         (dtypes.INT32, 2**40, ValueError, "1099511627776 does not fit in int32"),
+        (dtypes.INT64, [2**70, 0], ValueError, "1180591620717411303424 does not fit in int64"),
+        (dtypes.INT64, [[0, 2**63]], ValueError, "'v': 9223372036854775808 does not fit in int64"),
+        (dtypes.INT64, [2**63, -1], ValueError, "9223372036854775808 does not fit in int64"),
+        (dtypes.INT64, [2**63, np.int64(-1)], ValueError, "9223372036854775808 does not fit"),
+        (dtypes.UINT64, [2**63, -1], ValueError, "-1 does not fit in uint64"),
+        (dtypes.UINT8, -(2**64), ValueError, "-18446744073709551616 does not fit in uint8"),
+        (dtypes.FLOAT, 10**400, ValueError, "an integer of 1329 bits does not fit in float32"),
+        (dtypes.FLOAT, [-(10**5000), 0.5], ValueError, "an integer of 16610 bits does not fit"),
+        (dtypes.FLOAT, [10**100], ValueError, "'v': 1e[+]100 does not fit in float32"),
+        (dtypes.INT64, [2**70, True], TypeError, "expected int64, got a list of object"),
+        (dtypes.INT64, [2**70, None], TypeError, "expected int64, got a list of object"),
+        (dtypes.INT64, [2**63, 0.0], TypeError, "expected int64, got a list of float64"),
+        (dtypes.FLOAT, [2**70, "1"], TypeError, "expected float32, got a list of"),
+        (dtypes.BOOL, [2**70], TypeError, "expected bool, got a list of object"),
+        (dtypes.FLOAT, [VALUE], TypeError, "'v': expected numbers in the list, got an onnxruntime"),
+        (dtypes.INT64, ([1], [VALUE, 2]), TypeError, "numbers in the tuple, got an onnxruntime"),
         (dtypes.FLOAT, [True], TypeError, "expected float32, got a list of bool"),
         (dtypes.BOOL, [1], TypeError, "expected bool, got a list of int"),
         (dtypes.STRING, ["a"], TypeError, "got a builtins.list"),
