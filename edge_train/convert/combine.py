@@ -62,9 +62,10 @@ def _merged(
         for name, value in checkpoint.properties.items():
             if name == TRAINABLE:
                 continue  # of all, at the end
-            if name in properties and properties[name] != value and not may_differ:
+            there = properties.get(name, value)
+            if not (may_differ or intake.is_same(there, value)):
                 raise CheckpointError(
-                    f"property '{name}' is {properties[name]!r} and, in {label}, {value!r}; say "
+                    f"property '{name}' is {there!r} and, in {label}, {value!r}; say "
                     "which to prefer"
                 )
             properties.setdefault(name, value)

@@ -137,7 +137,7 @@ def _other(left: Checkpoint, right: Checkpoint) -> Iterator[str]:
     yield from _groups(left, right)
     for name in sorted(left.properties.keys() | right.properties.keys()):
         one, two = left.properties.get(name), right.properties.get(name)
-        if repr(one) != repr(two):  # so that NaN is NaN, and 1 is not 1.0
+        if not intake.is_same(one, two):
             yield f"property '{name}' is {_shown(one)} in a, {_shown(two)} in b"
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from edge_train.checkpoint import files
-from edge_train.checkpoint.format import DATA_IDENTITY, Checkpoint, validate
+from edge_train.checkpoint.format import DATA_IDENTITY, Checkpoint, Property, validate
 from edge_train.checkpoint.source import Readable
 from edge_train.checkpoint.tensor import Tensor
 from edge_train.errors import CheckpointCorrupt, CheckpointError, NominalStateError
@@ -57,6 +57,11 @@ def write(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
 def parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The tensors of the parameters by name, trainable ones first."""
     return {tensor.name: tensor for tensor in checkpoint.trainable + checkpoint.frozen}
+
+
+def is_same(one: Property | None, two: Property | None) -> bool:
+    """Whether two properties are equal: NaN is NaN, 1 is not 1.0."""
+    return repr(one) == repr(two)
 
 
 def label_of(readable: Readable) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from support.states import save_arrays, trained, values
 from support.zoo import SEIZURE, ZOO
 
+from edge_train.checkpoint.format import Property
 from edge_train.checkpoint.state import CheckpointState
 from edge_train.convert.combine import merge, transfer
 from edge_train.convert.difference import compare
@@ -78,6 +80,33 @@ def test_properties_that_differ(tmp_path: Path) -> None:
         merge(paths, tmp_path / "out")
     merge(paths, tmp_path / "out", prefer="last")
     assert CheckpointState.load_checkpoint(tmp_path / "out").properties["epoch"] == 4
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "same"),
+    [
+        (math.nan, math.nan, True),
+        (math.inf, math.inf, True),
+        (math.nan, 1.0, False),
+        (1, 1.0, False),
+        ("1", 1, False),
+    ],
+)
+def test_merge_and_diff_call_the_same_properties_equal(
+    tmp_path: Path, one: Property, two: Property, same: bool
+) -> None:
+    for name, value in (("a", one), ("b", two)):
+        state = CheckpointState()
+        state.properties["loss"] = value
+        CheckpointState.save_checkpoint(state, tmp_path / name)
+    paths = [tmp_path / "a", tmp_path / "b"]
+    assert compare(*paths).equal == same
+    if same:
+        merge(paths, tmp_path / "out")
+        assert compare(tmp_path / "out", paths[0]).equal
+    else:
+        with pytest.raises(CheckpointError, match="property 'loss' is"):
+            merge(paths, tmp_path / "out")
 
 
 def test_there_is_nothing_to_merge(tmp_path: Path) -> None:
