@@ -16,6 +16,7 @@ from support.rows.tables import row_of
 from edge_train.errors import UnsupportedOp
 from edge_train.graph.lowering import lower
 from edge_train.graph.same_pads import same_pads
+from edge_train.kernels import native
 
 FORWARD = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 FORMULA = [
@@ -134,8 +135,16 @@ def test_same_pads_of_a_stride_far_beyond_the_kernel(name: str, auto_pad: str) -
     row = long_strides_row(name, auto_pad)
     for dynamic in (False, True):
         check(row, run_lowered(row, dynamic))
-    if len(LONG_STRIDES[name][1]) == 2:
-        check(row, run_lowered(row, fused=True))
+
+
+@pytest.mark.skipif(
+    not native.has_ops(), reason="no native library: tools/build_kernels.py makes it"
+)
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("name", [k for k, case in LONG_STRIDES.items() if len(case[1]) == 2])
+def test_our_kernels_take_no_stride_far_beyond_the_kernel_wrongly(name: str, auto_pad: str) -> None:
+    row = long_strides_row(name, auto_pad)
+    check(row, run_lowered(row, fused=True))
 
 
 def test_same_pads_are_those_of_onnxruntime() -> None:
