@@ -18,6 +18,7 @@ from edge_train.commands import artifacts, convert, doctor, estimate, export, in
 from edge_train.commands import eval as evaluate
 from edge_train.commands.printing import say, silence
 from edge_train.errors import EdgeTrainError, MemoryBudgetExceeded
+from edge_train.printable import printable
 
 _MOST_LISTED = 12
 
@@ -83,7 +84,8 @@ def _told(error: Exception) -> str:
     if isinstance(error, MemoryBudgetExceeded):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror if error.filename is None else f"'{error.filename}': {error.strerror}"
+        where = "" if error.filename is None else f"'{printable(error.filename)}': "
+        return f"{where}{error.strerror}"
     hint = "; edge-train doctor says what is missing here"
     more = hint if isinstance(error, ModuleNotFoundError) else ""
     return f"{' '.join(_shortened(str(error)).split())}{more}"

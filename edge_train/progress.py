@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 from edge_train.metrics_log import MetricsLog, plain
+from edge_train.printable import printable
 
 _SMOOTH = 0.98  # of the loss, by step
 _REFRESH = 1.0  # seconds between two looks of the bar
@@ -156,7 +157,7 @@ class Progress:
         return max((columns or 80) - 3, 1)
 
     def _write(self, text: str) -> None:
-        text = _encodable(text, self._stream)
+        text = "\n".join(map(printable, _encodable(text, self._stream).split("\n")))
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
         else:

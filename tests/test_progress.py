@@ -191,3 +191,13 @@ def test_the_default_stream_is_stderr(capsys: pytest.CaptureFixture[str]) -> Non
     progress = Progress(stream=sys.stderr)
     progress.event("save", text="done")
     assert capsys.readouterr() == ("", "save: done\n")
+
+
+@pytest.mark.parametrize("bar", [True, False])
+def test_names_in_events_cannot_write_to_the_terminal(bar: bool) -> None:
+    stream = io.StringIO()
+    progress = Progress(stream=stream, bar=bar)
+    progress.start(2)
+    progress.event("unreadable", text="a\x1b[2J\rb.png")
+    progress.close()
+    assert r"unreadable: a\x1b[2J\rb.png" in stream.getvalue()

@@ -7,6 +7,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from edge_train.commands.places import ARTIFACTS, refuse_inputs
+from edge_train.printable import printable
+
 _LOSSES = {
     "mse": "MSELoss",
     "l1": "L1Loss",
@@ -65,6 +68,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.optimizer == "sgd" and arguments.weight_decay:
         raise ValueError("--weight-decay belongs to adamw; sgd has none")
+    for name in ARTIFACTS:
+        refuse_inputs(arguments.out / f"{arguments.prefix}{name}", arguments.model)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         generate_artifacts(
@@ -80,8 +85,8 @@ def _run(arguments: argparse.Namespace) -> int:
             loss_input_names=arguments.loss_input,
         )
     for note in said:
-        print(f"note: {note.message}")
-    print(_summary(arguments.out, arguments.prefix))
+        print(printable(f"note: {note.message}"))
+    print(printable(_summary(arguments.out, arguments.prefix)))
     return 0
 
 

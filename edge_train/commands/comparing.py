@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from edge_train.commands.verbs import add_verb
+from edge_train.commands.places import refuse_inputs
+from edge_train.commands.verbs import add_verb, say
 
 _SHOWN = 40
 
@@ -43,8 +44,7 @@ def _diff(words: argparse.Namespace) -> int:
     lines += found.other
     for one in sorted(found.values, key=lambda one: -one.largest):
         lines.append(f"{one.name}: {one.elements} of {one.of} differ, by {one.largest:.3g} at most")
-    for line in lines[:_SHOWN]:
-        print(line)
+    say(lines[:_SHOWN])
     if len(lines) > _SHOWN:
         print(f"... and {len(lines) - _SHOWN} more")
     if found.equal:
@@ -57,13 +57,9 @@ def _transfer(words: argparse.Namespace) -> int:
 
     done = transfer(words.source, words.target, words.out, optimizer=words.keep_optimizer)
     print(f"copied: {len(done.copied)} of {len(done.copied + done.missing + done.misfits)}")
-    for sentence in done.misfits:
-        print(f"kept: {sentence}")
-    for name in done.missing:
-        print(f"kept: '{name}' is not in the source")
-    for name in done.unused:
-        print(f"not used: '{name}' is not in the target")
-    return 0
+    say(f"kept: {sentence}" for sentence in done.misfits)
+    say(f"kept: '{name}' is not in the source" for name in done.missing)
+    return say(f"not used: '{name}' is not in the target" for name in done.unused)
 
 
 def _merge(words: argparse.Namespace) -> int:
@@ -77,6 +73,8 @@ def _merge(words: argparse.Namespace) -> int:
 def _average(words: argparse.Namespace) -> int:
     from edge_train.convert.average import average
 
+    if words.model is not None:
+        refuse_inputs(words.out, words.model)
     statistics: Any = "keep" if words.keep_statistics else "average"
     options = {"weights": words.weights, "statistics": statistics, "model": words.model}
     average(words.checkpoints, words.out, **options)

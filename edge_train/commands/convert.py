@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_train.commands import comparing
+from edge_train.commands.places import refuse_inputs
 from edge_train.commands.verbs import add_verb, say
 
 _EXAMPLES = """\
@@ -125,6 +126,7 @@ def _nominal(words: argparse.Namespace) -> int:
 def _fill(words: argparse.Namespace) -> int:
     from edge_train.convert.flat import from_flat
 
+    refuse_inputs(words.out, words.model)
     paths = words.checkpoint, words.buffer, words.out, words.model
     from_flat(*paths, words.trainable_only, reset_optimizer=words.reset_optimizer)
     return 0
@@ -133,6 +135,7 @@ def _fill(words: argparse.Namespace) -> int:
 def _flat(words: argparse.Namespace) -> int:
     from edge_train.convert.flat import to_flat
 
+    refuse_inputs(words.out, words.model)
     to_flat(words.checkpoint, words.out, words.model, words.trainable_only)
     return 0
 
@@ -157,6 +160,8 @@ def _to_arrays(words: argparse.Namespace) -> int:
 def _from_arrays(words: argparse.Namespace) -> int:
     from edge_train.convert import npz, safetensors
 
+    if words.like is not None:
+        refuse_inputs(words.out, words.like)
     read = {"npz": npz.from_npz, "safetensors": safetensors.from_safetensors}[words.kind]
     read(words.file, words.out, like=words.like, frozen=words.freeze)
     return 0
@@ -165,6 +170,8 @@ def _from_arrays(words: argparse.Namespace) -> int:
 def _from_onnx(words: argparse.Namespace) -> int:
     from edge_train.convert.onnx_model import from_onnx
 
+    if words.like is not None:
+        refuse_inputs(words.out, words.like)
     from_onnx(words.model, words.out, like=words.like, train=words.train, freeze=words.freeze)
     return 0
 

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from edge_train.printable import printable
+
 _EXAMPLES = """\
 examples:
   edge-train doctor
@@ -61,9 +63,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _print(check: Any) -> None:
-    print(f"  {check.outcome.value}  {check.name}: {check.text}", flush=True)
+    print(printable(f"  {check.outcome.value}  {check.name}: {check.text}"), flush=True)
     if check.remedy:
-        print(f"        -> {check.remedy}")
+        print(printable(f"        -> {check.remedy}"))
 
 
 def _print_json(found: list[tuple[str, Any]], failed: bool) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
+
+from edge_train.commands import verbs
+from edge_train.commands.printing import say
 
 _EXAMPLES = """\
 examples:
@@ -76,8 +78,9 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps({"fits": False, "reason": str(refused)}, indent=1))
         else:
-            print(f"edge-train: {refused}", file=sys.stderr)
+            say(f"edge-train: {refused}")
         return 1
-    shown = json.dumps({"fits": True, **plan.as_dict()}, indent=1)
-    print(shown if arguments.json else plan.text())
-    return 0
+    if arguments.json:
+        print(json.dumps({"fits": True, **plan.as_dict()}, indent=1))
+        return 0
+    return verbs.say(plan.text().split("\n"))

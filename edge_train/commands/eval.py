@@ -6,11 +6,12 @@ import argparse
 import dataclasses
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
+from edge_train.commands.printing import say
 from edge_train.commands.train import add_flags, overrides
+from edge_train.printable import printable
 
 _EXAMPLES = """\
 examples:
@@ -65,13 +66,13 @@ def _run(arguments: argparse.Namespace) -> int:
     evaluator = evaluator_of(dataclasses.replace(options, checkpoint=weights))
     found = evaluator.run()
     for note in evaluation_notes(evaluator):
-        print(f"edge-train: {note}", file=sys.stderr)
+        say(f"edge-train: {note}")
     if arguments.json:
         numbers = {name: value if math.isfinite(value) else None for name, value in found.items()}
         print(json.dumps({"weights": None if weights is None else str(weights), **numbers}))
         return 0
     if weights is not None:
-        print(f"{'weights':>20}  {weights}")
+        print(printable(f"{'weights':>20}  {weights}"))
     for name, value in found.items():
-        print(f"{name:>20}  {value:.6g}")
+        print(printable(f"{name:>20}  {value:.6g}"))
     return 0

@@ -6,6 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from edge_train.commands.places import artifacts_of, refuse_inputs, run_files
+from edge_train.printable import printable
+
 _EXAMPLES = """\
 examples:
   edge-train export run.toml
@@ -69,8 +72,11 @@ def _run(arguments: argparse.Namespace) -> int:
     names = {name for name, _ in state.parameters}
     outputs = arguments.output or prediction or _default_outputs(model, names)
     out = arguments.out or checkpoint.with_name("inference.onnx")
+    beside = [*artifacts_of(eval_model), *run_files(checkpoint.parent)]
+    refuse_inputs(out, arguments.source, checkpoint, eval_model, *beside)
     write_inference_model(model, state, outputs, out)
-    print(f"{out}: {', '.join(outputs)}, {out.stat().st_size / 2**20:.2f} MB, from {checkpoint}")
+    size = out.stat().st_size / 2**20
+    print(printable(f"{out}: {', '.join(outputs)}, {size:.2f} MB, from {checkpoint}"))
     return 0
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from edge_train.printable import printable
+
 _EXAMPLES = """\
 examples:
   edge-train inspect checkpoint
@@ -52,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _lines(record: dict[str, Any]) -> Iterator[str]:
     size = _size(record["file_bytes"])
-    yield f"{_shown(record['path'])}: {record['kind']}, {size}"
+    yield f"{printable(record['path'])}: {record['kind']}, {size}"
     if "parameters" in record:
         yield from _checkpoint(record)
     else:
@@ -72,18 +74,18 @@ def _checkpoint(record: dict[str, Any]) -> Iterator[str]:
         )
     for group in record["optimizer"]:
         yield (
-            f"  optimizer {_shown(group['name'])}: step {group['step']}, initial rate "
+            f"  optimizer {printable(group['name'])}: step {group['step']}, initial rate "
             f"{group['initial_learning_rate']:g}"
         )
         for name, total in group["moments"].items():
-            yield f"    {_shown(name)}: {_total(total)}"
+            yield f"    {printable(name)}: {_total(total)}"
     if not record["optimizer"]:
         yield "  no optimizer state"
     for title in ("properties", "own_properties"):
         if record[title]:
             yield f"  {title.replace('own_', 'edge_train ')}"
             for name, value in record[title].items():
-                yield f"    {_shown(name)} = {_shown(_brief(value))}"
+                yield f"    {printable(name)} = {printable(_brief(value))}"
 
 
 def _model(record: dict[str, Any]) -> Iterator[str]:
@@ -104,12 +106,12 @@ def _model(record: dict[str, Any]) -> Iterator[str]:
             (v["name"], _shape(v["shape"]), v["dtype"], _size(v["bytes"]), v["external"] or "")
             for v in record["initializers"]
         )
-    ops = ", ".join(f"{_shown(op)} {count}" for op, count in record["ops"].items())
+    ops = ", ".join(f"{printable(op)} {count}" for op, count in record["ops"].items())
     yield f"  nodes ({record['nodes']}): {ops or 'none'}"
 
 
 def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    shown = [[_shown(cell) for cell in row] for row in rows]
+    shown = [[printable(cell) for cell in row] for row in rows]
     left_out = len(shown) - _MOST_ROWS
     shown = shown[:_MOST_ROWS]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
@@ -155,10 +157,3 @@ def _size(count: int | None) -> str:
 def _brief(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
-
-
-def _shown(text: str) -> str:
-    """A name of a file that anyone may have made, without escape codes for the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

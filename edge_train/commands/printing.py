@@ -8,11 +8,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TextIO
 
+from edge_train.printable import printable
+
 
 def say(text: str) -> None:
-    """A line on stderr; one that cannot be written changes nothing."""
+    """Lines on stderr; what cannot be written changes nothing."""
     try:
-        print(text, file=sys.stderr, flush=True)
+        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
     except OSError:
         silence(sys.stderr)
 
@@ -21,7 +23,7 @@ def offer(lines: Iterable[str]) -> None:
     """Lines on stdout, for a command whose result is elsewhere: what cannot be written is left."""
     try:
         for line in lines:
-            print(line)
+            print(printable(line))
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError:

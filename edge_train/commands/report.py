@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from edge_train.printable import printable
+
 _EXAMPLES = """\
 examples:
   edge-train report runs/digits
@@ -38,20 +40,22 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from edge_train import atomic, report
+    from edge_train.commands.places import refuse_inputs, run_files
     from edge_train.run_history import read_history
 
     place = _place(arguments.place)
     history = read_history(place)
     if arguments.text:
         for name, text in report.summary(history):
-            print(f"{name:>26}  {text}")
+            print(f"{name:>26}  {printable(text)}")
         return 0
     folder = place if place.is_dir() else place.parent
     out: Path = arguments.out or folder / "report.html"
+    refuse_inputs(out, arguments.place, place, *run_files(folder))
     page = report.page(history, folder.resolve().name, time.time())
     with atomic.replacing(out) as file:
         file.write(page.encode("utf-8", "replace"))
-    print(out)
+    print(printable(out))
     return 0
 
 

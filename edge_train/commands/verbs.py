@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from edge_train.printable import printable
+
 
 def add_verb(
     verbs: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, *words: str
@@ -22,5 +24,5 @@ def add_verb(
 def say(lines: Iterable[str]) -> int:
     """Prints lines; the exit code of a verb that is done."""
     for line in lines:
-        print(line)
+        print(printable(line))
     return 0

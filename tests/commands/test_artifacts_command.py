@@ -51,6 +51,20 @@ def test_losses_by_name(
     assert (tmp_path / "p_training_model.onnx").exists()
 
 
+@pytest.mark.parametrize("name", ["eval_model.onnx", "training_model.onnx", "checkpoint"])
+def test_the_model_is_not_written_over(
+    name: str, capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
+) -> None:
+    forward = model.rename(tmp_path / f"p_{name}")
+    before = forward.read_bytes()
+    words = (forward, "--loss", "mse", "--out", tmp_path)
+    code, said, err = run(capsys, *words, "--prefix", "p_")
+    assert (code, said, err.count("\n")) == (2, "", 1)
+    assert "name another file" in err
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [before]
+    assert run(capsys, *words)[0] == 0
+
+
 def test_mistakes_are_one_line(
     capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +146,40 @@ def test_several_checkpoints(checkpoint: Path, tmp_path: Path, capsys: Capsys) -
     words = ("average", a, tmp_path / "a", "--weights", 1, 3, "--out", tmp_path / "mean")
     assert run(capsys, *words, "--keep-statistics") == (0, "", "")
     assert values(tmp_path / "mean")["w"].tolist() == [1, 2]
+
+
+def test_names_cannot_write_to_the_terminal(tmp_path: Path, capsys: Capsys) -> None:
+    bad = "w\n\x1b[2Jw"
+    a = save_arrays(tmp_path / "a", {f"c{bad}": [1, 2]}, **{bad: [0], f"m{bad}": [1, 2]})
+    b = save_arrays(tmp_path / "b", **{bad: [1], f"m{bad}": [1], f"b{bad}": [1]})
+    shown = r"w\n\x1b[2Jw"
+    for words in (("diff", a, b), ("transfer", a, b, tmp_path / "c")):
+        _, out, err = run(capsys, *words)
+        assert (out.count(shown) >= 3, "\x1b" in out, err) == (True, False, "")
+        assert len(out.splitlines()) == 4
+    words = ("rename", a, tmp_path / "c", f"{bad}={'m' + bad}")
+    code, out, err = run(capsys, *words)
+    assert (code, out, err.count("\n"), "\x1b" in err) == (2, "", 1, False)
+    code, out, err = run(capsys, "strip", tmp_path / bad, tmp_path / "c")
+    assert (code, out, err.count("\n"), "\x1b" in err) == (2, "", 1, False)
+
+
+def test_models_that_give_the_order_are_not_written_over(tmp_path: Path, capsys: Capsys) -> None:
+    model, like = tmp_path / "training_model.onnx", tmp_path / "like"
+    shutil.copy(MLP.training_model, model)
+    shutil.copy(MLP.checkpoint, like)
+    run(capsys, "to-npz", MLP.checkpoint, tmp_path / "c.npz")
+    for words in (
+        ("flat", MLP.checkpoint, model, "--model", model),
+        ("from-npz", tmp_path / "c.npz", like, "--like", like),
+        ("from-onnx", MLP.model, like, "--like", like),
+        ("average", like, like, "--out", model, "--model", model),
+    ):
+        code, out, err = run(capsys, *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "name another file" in err
+    assert model.read_bytes() == MLP.training_model.read_bytes()
+    assert like.read_bytes() == MLP.checkpoint.read_bytes()
 
 
 def test_a_long_list_of_differences_is_cut(tmp_path: Path, capsys: Capsys) -> None:

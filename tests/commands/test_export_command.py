@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -79,6 +80,37 @@ def test_named_outputs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     code, out, _ = run(capsys, *words)
     assert code == 0
     assert ": y, " in out
+
+
+def test_no_part_of_the_artifacts_is_written_over(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    names = ("checkpoint", "eval_model.onnx", "training_model.onnx", "optimizer_model.onnx")
+    for name in names:
+        shutil.copy(ARTIFACTS / name, tmp_path)
+    before = {name: (tmp_path / name).read_bytes() for name in names}
+    os.link(tmp_path / "checkpoint", tmp_path / "link")
+    for name in (*names, "link"):
+        code, out, err = run(capsys, tmp_path, "--out", tmp_path / name)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "name another file" in err
+    assert {name: (tmp_path / name).read_bytes() for name in names} == before
+    for _ in range(2):  # an older export is replaced
+        assert run(capsys, tmp_path)[0] == 0
+
+
+def test_no_part_of_a_run_is_written_over(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trainer(steps=1, folder=tmp_path / "run").run()
+    (tmp_path / "run" / "metrics.jsonl").write_text("{}\n")
+    file = tmp_path / "run.toml"
+    file.write_text(f'artifacts = "{ARTIFACTS}"\nfolder = "run"\n')
+    before = {path: path.read_bytes() for path in (file, *(tmp_path / "run").iterdir())}
+    for path in before:
+        code, _, err = run(capsys, file, "--out", path)
+        assert (code, "name another file" in err) == (2, True), path
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

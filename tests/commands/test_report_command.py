@@ -78,6 +78,26 @@ def test_mistakes_are_one_line(
         assert err.startswith("edge-train: ")
 
 
+def test_nothing_of_the_run_is_written_over(
+    capsys: pytest.CaptureFixture[str], finished: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run.toml").write_text('folder = "digits"\n')
+    for name in ("best", "checkpoint-000000003", "running", "best.data"):
+        (finished / name).write_bytes(b"kept")
+    (tmp_path / "link").symlink_to(finished / "metrics.jsonl")
+    before = {file: file.read_bytes() for file in [*finished.iterdir(), tmp_path / "run.toml"]}
+    log = finished / "metrics.jsonl"
+    for out in [*before, tmp_path / "link", finished / ".." / "digits" / "metrics.jsonl"]:
+        for place in (finished, log, tmp_path / "run.toml"):
+            if out == tmp_path / "run.toml" and place != out:
+                continue  # nothing says that they belong together
+            code, said, err = run(capsys, "report", place, "--out", out)
+            assert (code, said, err.count("\n")) == (2, "", 1)
+            assert "name another file" in err
+    assert {file: file.read_bytes() for file in before} == before
+    assert run(capsys, "report", finished)[0] == run(capsys, "report", finished)[0] == 0
+
+
 @pytest.mark.slow
 def test_the_doctor_here(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "doctor")
