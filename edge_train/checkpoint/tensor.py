@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edge_train import dtypes
-from edge_train.checkpoint.builder import Data
+from edge_train.checkpoint.builder import Data, blocks
 from edge_train.checkpoint.source import Span
 
 
@@ -43,6 +43,10 @@ class Tensor:
         if self.data_type == dtypes.BFLOAT16:
             return math.prod(self.dims) * 2
         return math.prod(self.dims) * dtypes.NUMPY[self.data_type].itemsize
+
+    def raw_bytes(self) -> bytes:
+        """The values as little-endian bytes, the ``raw_data`` of ONNX; not of a string tensor."""
+        return b"" if self.data is None else b"".join(blocks(self.data))
 
     def array(self) -> np.ndarray[Any, Any]:
         """A new writable aligned array with the values: of str objects for a string tensor."""

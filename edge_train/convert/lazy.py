@@ -49,6 +49,14 @@ def _widened(halves: Array) -> Array:
     return (halves.astype(np.uint32) << 16).view(np.float32)
 
 
+def _halves(values: Array) -> Array:
+    """bfloat16 as uint16, rounded to nearest, ties to even; a NaN stays one."""
+    with np.errstate(over="ignore"):
+        bits = values.astype(np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(values), bits >> 16 | 0x40, rounded).astype(np.uint16)
+
+
 class Streamed(Source):
     """A source of which ``read_into`` is all that a subclass defines."""
 
@@ -89,10 +97,13 @@ def computed(like: Tensor, data_type: int, block: Callable[[int, int], Array]) -
 
 
 def cast(tensor: Tensor, data_type: int) -> Tensor:
-    """The tensor as another type of NumPy, rounded to nearest; itself where it is that type."""
+    """The tensor as another float type, rounded to nearest; itself where it is that type."""
     if tensor.data_type == data_type:
         return tensor
     elements = Elements(tensor)
+    if data_type == dtypes.BFLOAT16:
+        halves = computed(tensor, dtypes.UINT16, lambda *at: _halves(elements.read(*at)))
+        return replace(halves, data_type=data_type)
 
     def block(start: int, count: int) -> Array:
         with np.errstate(over="ignore"):  # beyond float16 it is infinity, as in a Cast node

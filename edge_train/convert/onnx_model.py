@@ -7,7 +7,8 @@ their bytes copied from where they lie (``model_file``).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from edge_train import dtypes, export, model_file
@@ -20,10 +21,13 @@ from edge_train.errors import ArtifactError, CheckpointError
 from edge_train.graph import ir
 from edge_train.graph.parameters import Choice, select
 from edge_train.graph.passes import evaluation_form
+from edge_train.graph.prepare import with_weights
+from edge_train.graph.prepare.weights import weights_as_initializers
 from edge_train.model_file import OpenModel
 
 Path = str | os.PathLike[str]
-_CASTS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.DOUBLE)
+_CASTS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.DOUBLE, dtypes.BFLOAT16)
+_BY_MALFORMED_NODES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def from_onnx(
@@ -39,7 +43,8 @@ def from_onnx(
     With ``like`` (a checkpoint, which may be nominal) it has the names and the split of that one:
     this is how the weights of another training of the same network get into its artifacts. Without,
     ``train`` and ``freeze`` (names or patterns) choose as in ``generate_artifacts``. Trained
-    parameters in half or double precision become float32.
+    parameters in half or double precision become float32. What ``generate_artifacts`` takes for a
+    weight is one here too: values in Constant nodes, copies that are trained on their own.
 
     Raises ArtifactError for a damaged model, for names that are not there, and for external data
     that is missing, short or outside the model's folder; CheckpointError for what does not fit
@@ -59,6 +64,7 @@ def from_onnx(
 
 
 def _chosen(opened: OpenModel, choice: Choice) -> Checkpoint:
+    opened = _lifted(opened, choice.names())
     selection = select(opened.model.graph, choice)
     if selection.problems:
         raise ArtifactError("; ".join(selection.problems))
@@ -73,12 +79,49 @@ def _float32(tensor: Tensor) -> Tensor:
 
 
 def _like(opened: OpenModel, pattern: Checkpoint, label: str) -> Checkpoint:
+    opened = _lifted(opened, intake.parameters(pattern))
     there = opened.model.graph.initializers
     trained = {tensor.name for tensor in pattern.trainable}
     wanted = [name for name in intake.parameters(pattern) if name in there]
     found = {name: opened.tensor(name) for name in wanted}
     found = {name: _float32(t) if name in trained else t for name, t in found.items()}
     return foreign.arranged_like(found, label, pattern)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """ArtifactError for what fails because of a node that breaks the ONNX rules."""
+    try:
+        yield
+    except _BY_MALFORMED_NODES as error:
+        raise ArtifactError(f"the model is malformed: {error!r}") from error
+
+
+def _lifted(opened: OpenModel, names: Collection[str]) -> OpenModel:
+    """The model with every weight among its initializers."""
+    with _told():
+        model = with_weights(_with_copied(opened, names), names)
+    tensors = {**model.graph.initializers}
+    for name, tensor in opened.model.graph.initializers.items():
+        if name in tensors:
+            tensors[name] = tensor
+    graph = replace(model.graph, initializers=tensors)
+    return OpenModel(replace(model, graph=graph), opened.data)
+
+
+def _with_copied(opened: OpenModel, names: Collection[str]) -> ir.Model:
+    """The model with the data in it of those initializers whose copies may be other weights."""
+    graph = opened.model.graph
+    tensors = dict(graph.initializers)
+    for node in graph.nodes:
+        source = tensors.get(node.input(0))
+        copies = node.op_type == "Identity" or (
+            node.op_type == "Transpose" and node.output(0) in names
+        )
+        if copies and source is not None and source.raw is None and source.strings is None:
+            raw = opened.tensor(source.name).raw_bytes()
+            tensors[source.name] = replace(source, raw=raw, external=())
+    return replace(opened.model, graph=replace(graph, initializers=tensors))
 
 
 def to_onnx(
@@ -92,8 +135,9 @@ def to_onnx(
 ) -> tuple[str, ...]:
     """Write ``model`` with the weights of a checkpoint; returns the names that it has no place for.
 
-    ``model`` is the forward model, whose initializers are replaced, or an eval graph, whose
-    parameters are inputs and become initializers. ``outputs`` cuts it down to what makes these, as
+    ``model`` is the forward model, whose initializers are replaced (a parameter that a Constant
+    node or a copy of another holds becomes one), or an eval graph, whose parameters are inputs and
+    become initializers. ``outputs`` cuts it down to what makes these, as
     ``export_model_for_inferencing`` does. ``external_data``: weights in ``<destination>.data``.
     A parameter without a place is an error, unless ``partial``; one of another shape always is. A
     weight that the model has in half or double precision is rounded to that.
@@ -105,6 +149,8 @@ def to_onnx(
         model_file.opened(model) as opened,
     ):
         parameters = intake.parameters(state)
+        with _told():
+            opened = replace(opened, model=weights_as_initializers(opened.model, parameters))
         graph = opened.model.graph
         inputs = {value.name: value for value in graph.inputs}
         homeless = tuple(
@@ -118,7 +164,7 @@ def to_onnx(
                 "or the eval graph"
             )
         for name in parameters.keys() - set(homeless):
-            parameters[name] = _fitting(parameters[name], graph.initializers.get(name), inputs)
+            parameters[name] = fitting(parameters[name], *_place(graph, inputs, name))
         changed = _with_weights(opened, parameters, inputs)
         if outputs is not None:
             changed.model = evaluation_form(changed.model)
@@ -127,13 +173,18 @@ def to_onnx(
     return homeless
 
 
-def _fitting(tensor: Tensor, place: ir.Tensor | None, inputs: Mapping[str, ir.Value]) -> Tensor:
-    """The tensor in the type of its place; CheckpointError for another shape or type."""
+def _place(
+    graph: ir.Graph, inputs: Mapping[str, ir.Value], name: str
+) -> tuple[int | None, tuple[ir.Dim, ...] | None]:
+    place = graph.initializers.get(name)
     if place is None:
-        value = inputs[tensor.name]
-        wanted, dims = value.elem_type, value.dims
-    else:
-        wanted, dims = place.data_type, place.dims
+        return inputs[name].elem_type, inputs[name].dims
+    return place.data_type, place.dims
+
+
+def fitting(tensor: Tensor, wanted: int | None, dims: tuple[ir.Dim, ...] | None) -> Tensor:
+    """The tensor in the type of its place, None being any; CheckpointError for another shape, and
+    for a type that it cannot be cast to."""
     fits = dims is None or (
         len(dims) == len(tensor.dims)
         and all(

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-from edge_train import dtypes
 from edge_train.onnxblock import graphs, model_accessor
 
 
@@ -37,8 +36,18 @@ class Block(ABC):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs ``build`` on the base model; RuntimeError outside of ``onnxblock.base``."""
-        self.base = model_accessor.current().model
-        return self.build(*args, **kwargs)
+        accessor = model_accessor.current()
+        self.base = accessor.model
+        output = self.build(*args, **kwargs)
+        accessor.check_names()
+        return output
+
+    def infer_shapes_on_base(self) -> onnx.ModelProto:
+        """A copy of the base model that declares what can be inferred of its inner tensors.
+
+        RuntimeError outside of ``onnxblock.base``.
+        """
+        return graphs.with_inferred_types(model_accessor.current().model)
 
     def _add_node(
         self,
@@ -58,8 +67,7 @@ class Block(ABC):
 
     def _add_initializer(self, stem: str, values: Any, elem_type: int = TensorProto.FLOAT) -> str:
         name = graphs.generate_graph_name(stem)
-        array = np.asarray(values).astype(dtypes.NUMPY[elem_type])
-        self.base.graph.initializer.append(numpy_helper.from_array(array, name))
+        self.base.graph.initializer.append(graphs.constant(name, values, elem_type))
         return name
 
 
@@ -200,10 +208,12 @@ class Clip(Block):
         self._bounds = (("clip_min", clip_min), ("clip_max", clip_max))
 
     def build(self, clip_input_name: str) -> str:
-        kind = graphs.float_type_of(self.base, clip_input_name)
+        kind = graphs.type_of(self.base, clip_input_name)[0] or TensorProto.FLOAT
         # rank 0: what the operator asks for
         bounds = [
-            "" if value is None else self._add_initializer(stem, value, kind)
+            ""
+            if value is None
+            else self._add_initializer(stem, graphs.bound(value, kind, stem == "clip_min"), kind)
             for stem, value in self._bounds
         ]
         return self._add_node("Clip", [clip_input_name, *bounds])

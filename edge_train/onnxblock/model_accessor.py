@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,24 +17,44 @@ class ModelAccessor:
 
     def __init__(self, model: onnx.ModelProto, model_path: str | None = None) -> None:
         self.model = model
-        self.path = model_path
+        self._path = model_path
         #: initializers that blocks added as weights to be trained
         self.weights: list[str] = []
         self._taken = _names(model.graph)
         self._count = 0
 
     @property
+    def path(self) -> str:
+        """The file that the model came from; RuntimeError where ``base`` was given none."""
+        if self._path is None:
+            raise RuntimeError("the base model has no path: give base(model, model_path) one")
+        return self._path
+
+    @property
     def has_path(self) -> bool:
         """Whether the model came from a file."""
-        return self.path is not None
+        return self._path is not None
 
     def fresh(self, token: str) -> str:
         """``onnx::<token>::<n>``, a name that the model does not have."""
         while True:
             self._count += 1
             name = f"onnx::{token}::{self._count}"
-            if name not in self._taken:
+            if name not in self._taken and name not in _made_outside:
                 return name
+
+    def check_names(self) -> None:
+        """RuntimeError where a name made outside of a base is that of two tensors in this one."""
+        if not _made_outside:
+            return
+        tensors = [tensor.name for tensor in self.model.graph.initializer]
+        tensors += [name for node in self.model.graph.node for name in node.output]
+        twice = [n for n, count in Counter(tensors).items() if count > 1 and n in _made_outside]
+        if twice:
+            raise RuntimeError(
+                f"the base model has a tensor '{twice[0]}' already: generate_graph_name, called "
+                "outside of a base, cannot know its names; call it inside of 'build'"
+            )
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:
@@ -42,6 +64,17 @@ def _names(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
+def fresh(token: str) -> str:
+    """A name for the base model, or, outside of a base, one that no other call gives."""
+    if _current is not None:
+        return _current.fresh(token)
+    name = f"onnx::{token}::{next(_outside_count)}"
+    _made_outside.add(name)
+    return name
+
+
+_outside_count = itertools.count(1)
+_made_outside: set[str] = set()
 _current: ModelAccessor | None = None
 _custom_op_library: os.PathLike[str] | str | None = None
 

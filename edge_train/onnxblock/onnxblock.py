@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from typing import Any
 
@@ -27,7 +28,11 @@ class ForwardBlock(Block):
         """Extends ``self.base`` and returns the name, or names, of the graph outputs."""
 
     def to_model_proto(self) -> onnx.ModelProto:
-        """The finished model; RuntimeError before the block was called."""
+        """The finished model, with the types of its inner tensors where they can be inferred.
+
+        What other blocks add to the base model later is not in it. RuntimeError before the block
+        was called.
+        """
         if self._model is None:
             raise RuntimeError("the forward model is not built yet: call the block first")
         return self._model
@@ -36,7 +41,8 @@ class ForwardBlock(Block):
         """Builds the model inside ``onnxblock.base`` or ``empty_base``."""
         output = super().__call__(*args, **kwargs)
         graphs.register_graph_outputs(self.base, output)
-        self._model = self.base
+        graphs.declare_inferred(self.base)
+        self._model = copy.deepcopy(self.base)
         return output
 
 

@@ -24,7 +24,7 @@ from edge_train.graph.prepare.training_mode import enter_training_mode
 from edge_train.graph.prepare.unfusing import unfuse
 from edge_train.graph.prepare.weights import constants_as_initializers, own_weights
 
-__all__ = ["prepare", "tidy"]
+__all__ = ["prepare", "tidy", "with_weights"]
 
 #: the first opset with SoftmaxCrossEntropyLoss
 OLDEST_WITH_LOSSES = 12
@@ -42,6 +42,12 @@ def tidy(model: ir.Model, names: Collection[str] = ()) -> ir.Model:
         model = own_weights(constants_as_initializers(model, names), names)
         version = model.opset() or TARGET
         return model if OLDEST_WITH_LOSSES <= version <= TARGET else raise_opset(model)
+
+
+def with_weights(model: ir.Model, names: Collection[str] = ()) -> ir.Model:
+    """The model with every weight among its initializers, as ``tidy`` finds them, opset and
+    branches left as they are."""
+    return own_weights(constants_as_initializers(_plain(model), names), names)
 
 
 def _plain(model: ir.Model) -> ir.Model:

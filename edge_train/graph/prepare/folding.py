@@ -19,7 +19,6 @@ from edge_train.graph.passes import live_nodes
 from edge_train.graph.prepare.cleanup import RANDOM
 from edge_train.graph.shape_rules import ints
 from edge_train.graph.shapes import Shapes
-from edge_train.session import make_session
 
 MAX_ITEMS = 8192
 MAX_FLOATS = 64
@@ -103,6 +102,8 @@ def _computed(
     model: ir.Model, run: list[ir.Node], tensors: dict[str, ir.Tensor], shapes: Shapes
 ) -> dict[str, ir.Tensor] | None:
     """The results of constant nodes; None if onnxruntime does not run one of them."""
+    from edge_train.session import make_session  # converting needs no onnxruntime
+
     names = [name for node in run for name in node.outputs if name]
     if not names:
         return {}

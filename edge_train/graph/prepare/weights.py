@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from edge_train import dtypes
 from edge_train.graph import ir
+from edge_train.graph.prepare.sparse import densified
 from edge_train.patterns import matching
 
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.DOUBLE, dtypes.BFLOAT16)
@@ -56,6 +57,49 @@ def _value(node: ir.Node) -> ir.Tensor | None:
             if key in node.attributes:
                 return ir.Tensor.of("", np.array(node.attr(key), dtypes.NUMPY[kind]))
     return None
+
+
+def weights_as_initializers(model: ir.Model, names: Collection[str]) -> ir.Model:
+    """Each of ``names`` that is a Constant, a sparse tensor or a copy (Identity, Transpose) of an
+    initializer is an initializer then, and the rest of the model as it was.
+
+    These are places for values that are about to be put there: a copy's own are not computed.
+    """
+    graph = model.graph
+    known = {*graph.initializers, *(value.name for value in graph.inputs)}
+    wanted = set(names) - known
+    if not wanted:
+        return model
+    graph = densified(model).graph
+    wanted -= {value.name for value in graph.outputs}
+    tensors, nodes = dict(graph.initializers), []
+    for node in graph.nodes:
+        place = _place(node, tensors) if node.output(0) in wanted else None
+        if place is None:
+            nodes.append(node)
+        else:
+            tensors[node.outputs[0]] = replace(place, name=node.outputs[0])
+    if len(nodes) == len(graph.nodes) and len(tensors) == len(model.graph.initializers):
+        return model
+    version = max(model.ir_version, 4)  # before, every initializer had to be an input as well
+    return replace(
+        model, graph=replace(graph, nodes=nodes, initializers=tensors), ir_version=version
+    )
+
+
+def _place(node: ir.Node, tensors: Mapping[str, ir.Tensor]) -> ir.Tensor | None:
+    """A tensor of the type and shape of what the node makes, if that is or copies a constant."""
+    if node.op_type == "Constant":
+        return _value(node)
+    source = tensors.get(node.input(0))
+    if source is None or node.op_type not in ("Identity", "Transpose"):
+        return None
+    if node.op_type == "Identity":
+        return source
+    order = node.attr("perm") or range(len(source.dims))[::-1]
+    if sorted(order) != list(range(len(source.dims))):
+        return None
+    return replace(source, dims=tuple(source.dims[axis] for axis in order))
 
 
 def own_weights(model: ir.Model, names: Collection[str]) -> ir.Model:

@@ -17,17 +17,21 @@ Dims = tuple[ir.Dim, ...]
 _AXES_INPUT = {"ReduceSum": 13, "ReduceMean": 18, "ReduceMax": 18}
 
 
+class ReductionError(ValueError, RuntimeError):
+    """A reduction that a loss does not have; RuntimeError is what the reference raises."""
+
+
 class Loss(blocks.Block):
     """A loss with a ``reduction``: "mean", "sum" or "none".
 
     "none" gives one value per element, to be weighted and reduced by the block around it: what is
-    differentiated in the end must be one number.
+    differentiated in the end must be one number. ReductionError, a ValueError, for any other.
     """
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
         if reduction not in self.reductions:
-            raise ValueError(
+            raise ReductionError(
                 f"{type(self).__name__} has the reductions {list(self.reductions)}, got "
                 f"{reduction!r}"
             )
