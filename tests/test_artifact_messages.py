@@ -286,6 +286,17 @@ def test_u026_a_model_whose_only_weight_is_an_exponent(
     assert [name for name, _ in module.state.parameters] == ["a"]
 
 
+def test_settings_without_a_gradient_are_not_told_of(tmp_path: Path) -> None:
+    model = mlp()
+    del model.graph.initializer[:]
+    del model.graph.node[:]
+    model.graph.node.append(helper.make_node("Upsample", ["x", "scales"], ["y"], "up"))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "scales"))
+    del model.opset_import[:]
+    model.opset_import.append(helper.make_opsetid("", 9))
+    assert "'scales'" not in refused(tmp_path, model)
+
+
 def test_u027_names_of_the_framework_that_are_gone(tmp_path: Path) -> None:
     """U027: what float parameters there are, with their shapes."""
     text = refused(tmp_path, mlp(), requires_grad=["encoder.layers.0.self_attn.weight"])

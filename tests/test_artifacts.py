@@ -308,3 +308,19 @@ def test_moved_statistics_as_additional_outputs(tmp_path: Path) -> None:
     x = np.array([[1, 0], [3, 0]], np.float32)
     np.testing.assert_array_equal(module.eval()(x, x)[1], [3, 4])
     np.testing.assert_allclose(module.train()(x, x)[1], [0.9 * 3 + 0.1 * 2, 0.9 * 4], rtol=1e-6)
+
+
+def test_a_frozen_exponent_that_changes_later_counts(tmp_path: Path) -> None:
+    """Its value in the file is no constant of the gradient: y = (x w)^e, e from 2 to 3."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 4] x) => (float[N, 4] y) <float[4] w = {1, 1, 1, 1}, float e = {2}>
+        { h = Mul(x, w)  y = Pow(h, e) }"""
+    )
+    options = {"requires_grad": ["w"], "frozen_params": ["e"]}
+    module = module_of(generate(model, tmp_path, loss="MSELoss", **options))
+    module.state.parameters["e"].data = np.array(3, np.float32)
+    module(np.full((2, 4), 1.5, np.float32), np.zeros((2, 4), np.float32))
+    gradient = module.state.parameters["w"].grad
+    assert gradient is not None
+    np.testing.assert_allclose(gradient, np.full(4, 2 * 3 * 1.5**6 / 4), rtol=1e-6)

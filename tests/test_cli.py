@@ -150,6 +150,7 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("to-nominal", "no", "x"), ("inspect", str(CASE.checkpoint))])
 def test_words_that_cannot_be_written_are_a_plain_exit_code(words: tuple[str, ...]) -> None:
     """Neither the traceback's 1 nor the 120 of an interpreter that cannot flush."""

@@ -148,6 +148,7 @@ assert options.log_severity_level == -1
 """
 
 
+@pytest.mark.slow
 def test_fresh_options_warn_of_nothing_that_is_ours() -> None:
     done = run_python(FRESH, CASE.folder)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -36,6 +36,8 @@ _SETTINGS: dict[str, tuple[int, ...] | None] = {
     "Resize": (1, 2),
     "Upsample": (1,),
 }
+#: of these ops settings have a gradient: they can be trained by their full name
+_TRAINED_BY_NAME = frozenset(("Clip", "GRU", "LSTM", "Pow", "RNN"))
 #: op -> inputs that are running statistics
 _STATISTICS = {"BatchNormalization": (3, 4)}
 #: a single number here is a constant of a formula, unless it follows a product (a bias)
@@ -102,6 +104,16 @@ def _all_nodes(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
         yield node
         for body in ir.subgraphs(node):
             yield from _all_nodes(body.nodes)
+
+
+def _with_gradient(node: ir.Node) -> set[str]:
+    """What the node reads but for settings that no gradient is for (a Resize's scales)."""
+    if node.op_type in _TRAINED_BY_NAME:
+        return outer_reads(node)
+    settings = _SETTINGS.get(node.op_type, ())
+    if settings is None:
+        return set()
+    return outer_reads(node) - {node.inputs[at] for at in settings if at < len(node.inputs)}
 
 
 def _is_number(node: ir.Node, tensor: ir.Tensor, producers: dict[str, ir.Node]) -> bool:
@@ -215,12 +227,12 @@ class _Selector:
 
     def _by_name_only(self) -> str:
         """Says what else is there: a learned scale looks like a constant, an exponent like one."""
-        read = {name for node in self._graph.nodes for name in outer_reads(node)}
+        read = {name for node in self._graph.nodes for name in _with_gradient(node)}
         known, own = {*self._weights, *self._statistics}, self._choice.weights
         tensors = [
             tensor
             for name, tensor in self._graph.initializers.items()
-            if tensor.data_type in FLOATS
+            if tensor.data_type in FLOATS and 0 not in tensor.dims
             if name in read - known and (own is None or name in own)
         ]
         if not tensors:

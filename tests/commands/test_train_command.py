@@ -89,6 +89,7 @@ def test_a_signal_while_files_are_read_exits_75_and_touches_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [False, True])
 def test_the_exit_code_outlives_a_summary_that_nobody_reads(tmp_path: Path, stops: bool) -> None:
     words = ("train", run_file(tmp_path), "--epochs", 1000 if stops else 1, "--save-every", 0.2)

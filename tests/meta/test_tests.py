@@ -13,6 +13,7 @@ TESTS = Path(__file__).parents[1]
 # A call with such a name asserts (numpy.testing.assert_*, pytest.raises, a check_* of ours).
 ASSERTING = ("assert", "check", "expect", "raises", "warns", "fail")
 FILES = sorted(TESTS.rglob("test_*.py"))
+pytestmark = pytest.mark.slow  # every test is parsed
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ from edge_train.sensors import Readings
 from edge_train.trainer import StopReason, Trainer
 from edge_train.training.run_folder import RunFolder
 
+SLOW = pytest.mark.slow
+
 
 class _Drawing:
     """64 rows that draw from the random numbers a run keeps; ``at_row(row)`` hears of each."""
@@ -89,7 +91,11 @@ def _check_same(parts: Trainer, end: Any, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("every", "at", "place"),
-    [(3, 6, "callback"), (3, 6, "row"), (None, 4, "row"), (3, 9, "row"), (None, 10, "row")],
+    [
+        (3, 6, "callback"),
+        (None, 4, "row"),
+        *[pytest.param(*case, "row", marks=SLOW) for case in ((3, 6), (3, 9), (None, 10))],
+    ],
 )
 def test_an_exception_at_an_evaluation_leaves_no_trace(
     tmp_path: Path, every: int | None, at: int, place: str
@@ -105,7 +111,10 @@ def test_an_exception_at_an_evaluation_leaves_no_trace(
     _check_same(made, result, options)
 
 
-@pytest.mark.parametrize(("every", "at"), [(3, 6), (None, 4), (3, 10), (None, 10)])
+@pytest.mark.parametrize(
+    ("every", "at"),
+    [(3, 6), *[pytest.param(*case, marks=SLOW) for case in ((None, 4), (3, 10), (None, 10))]],
+)
 def test_a_stop_ends_an_evaluation_and_leaves_no_trace(
     tmp_path: Path, every: int | None, at: int
 ) -> None:

@@ -110,6 +110,7 @@ def resize(draw: Draw) -> Row:
     return resized("Resize:random", x, sizes=(1, 2, *draw.ints(1, 9)), **attrs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize("group", [1, 4])
 def test_same_pads_of_a_stride_far_beyond_the_kernel(group: int, auto_pad: str) -> None:

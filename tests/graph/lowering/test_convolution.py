@@ -147,6 +147,7 @@ def test_our_kernels_take_no_stride_far_beyond_the_kernel_wrongly(name: str, aut
     check(row, run_lowered(row, fused=True))
 
 
+@pytest.mark.slow
 def test_same_pads_are_those_of_onnxruntime() -> None:
     """Every size, stride and kernel of one axis: what a kernel's first tap reads of 1, 2, 3..."""
     for auto_pad in ("SAME_UPPER", "SAME_LOWER"):

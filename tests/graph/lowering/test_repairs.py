@@ -104,3 +104,21 @@ def test_outputs_that_a_branch_leaves_out(makes: tuple[str, ...]) -> None:
     feeds = {"c": np.array(True), "x": np.array([1, 2], np.float32)}
     (y,) = make_session(lower(ir.Model(graph, 8, [("", 21)])).model, "graph").run(None, feeds)
     np.testing.assert_array_equal(y, -feeds["x"])
+
+
+@pytest.mark.parametrize("makes", [("y",), ("", "y")])
+def test_outputs_that_a_counted_loop_leaves_out(makes: tuple[str, ...]) -> None:
+    nodes = [
+        ir.make_node("Identity", ["go"], ["on"]),
+        ir.make_node("Add", ["h", "h"], ["twice"]),
+        ir.make_node("ReduceMax", ["twice"], ["top"], keepdims=0),
+    ]
+    inputs = [ir.Value("at", 7, ()), ir.Value("go", 9, ()), ir.Value("h", 1, (2,))]
+    outputs = [ir.Value("on", 9, ()), ir.Value("twice", 1, (2,)), ir.Value("top", 1, ())]
+    body = ir.Graph("body", nodes, inputs, outputs)
+    node = ir.make_node("Loop", ["times", "", "x"], makes, "loop", body=body)
+    feeds = {"times": np.array(3), "x": np.array([1, 2], np.float32)}
+    given = [ir.Value("times", 7, ()), ir.Value("x", 1, (2,))]
+    graph = ir.Graph("g", [node], given, [ir.Value("y", 1, None)])
+    (y,) = make_session(lower(ir.Model(graph, 8, [("", 21)])).model, "graph").run(None, feeds)
+    np.testing.assert_array_equal(y, [8, 16] if makes == ("y",) else [4, 8, 16])
