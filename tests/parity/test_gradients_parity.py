@@ -24,6 +24,7 @@ DIFFERS = {
     "[GL]*:both": _RECURRENT,
     "[GL]*:clip": _RECURRENT,
     "[GL]*:activations": _RECURRENT,
+    "[GL]*:affine": _RECURRENT,
     "LSTM:input_forget": _RECURRENT,
     "LSTM:peepholes*": "wrong numbers in LSTMGrad",
     "LayerNormalization:one scale": "its LayerNormalization wants a scale a feature",
@@ -31,6 +32,7 @@ DIFFERS = {
     "RNN:two activations": "its RNN gives both directions one activation",
     "Resize:negative axes": "its Resize refuses them",
     "Resize:not_*": "no kernel for ResizeGrad",
+    "Scan:omitted": "its Scan wants a name for every output, as onnxruntime's does",
     "SoftmaxCrossEntropyLoss:log_prob alone": "it wants the loss to have a name too",
 }
 
