@@ -25,6 +25,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[demo.Result, Pat
     return demo.run(folder, epochs=3), folder
 
 
+@pytest.mark.slow
 def test_three_epochs_reach_ninety_percent(finished: tuple[demo.Result, Path]) -> None:
     result, _ = finished
     assert result.accuracy_before < 0.3

@@ -47,7 +47,13 @@ for name in ("onnx", "torch", "numba", "tensorflow", "jax", "pandas", "onnxscrip
 """
 
 
-@pytest.mark.parametrize("name", ["conv_bn_maxpool_gap", "transformer_LNop_3out_opset17"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "conv_bn_maxpool_gap",
+        pytest.param("transformer_LNop_3out_opset17", marks=pytest.mark.slow),
+    ],
+)
 def test_u002_a_whole_session_imports_no_heavy_package_and_says_nothing(
     name: str, tmp_path: Path
 ) -> None:

@@ -35,7 +35,7 @@ def _train(optimizer: Optimizer, module: FakeModule, first: int, steps: int) -> 
 # ---- numbers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize("clips", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("moments", ["float32", "8bit"])
 def test_the_bits_do_not_depend_on_who_shares_the_pass(
     moments: str, clips: bool, monkeypatch: pytest.MonkeyPatch

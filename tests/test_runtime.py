@@ -27,7 +27,11 @@ def test_each_machine_has_its_route(system: str, termux: bool, bits: int, words:
 
 
 @pytest.mark.parametrize(
-    "code", ["raise ModuleNotFoundError('no onnxruntime')", "raise ImportError('for Python 3.12')"]
+    "code",
+    [
+        "raise ModuleNotFoundError('no onnxruntime')",
+        pytest.param("raise ImportError('for Python 3.12')", marks=pytest.mark.slow),
+    ],
 )
 def test_u091_u100_a_failing_import_names_the_route(code: str, tmp_path: Path) -> None:
     write_tree(tmp_path, {"onnxruntime/__init__.py": code})

@@ -79,7 +79,7 @@ def test_throttle_bits(text: str, bits: int, tmp_path: Path) -> None:
     [
         "exit 1",
         "echo VCHI initialization failed",
-        "exec sleep 20",
+        pytest.param("exec sleep 20", marks=pytest.mark.slow),
         "sleep 20; echo",
         "kill -9 $$",
         "echo",

@@ -85,6 +85,7 @@ def first_losses(seed: int | str) -> list[float]:
     return [float(line) for line in succeed(run_python(LOSSES, *files, seed)).split()]
 
 
+@pytest.mark.slow
 def test_u077_a_seed_means_the_same_in_every_process() -> None:
     """There it is set before any library is loaded."""
     edge_train.set_seed(6)

@@ -235,6 +235,7 @@ def test_a_run_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert "Errno" not in err
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_too_small_is_refused_with_its_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -281,6 +282,7 @@ def test_what_is_missing_of_the_artifacts_is_said(
     assert not list(run.glob("checkpoint-*"))
 
 
+@pytest.mark.slow
 def test_eval_says_which_weights_it_took(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -334,6 +334,7 @@ def test_noise_of_the_step_is_told(tmp_path: Path) -> None:
         assert "no native library" in named(found, "kernels").text
 
 
+@pytest.mark.slow
 def test_u094_threads_are_those_allowed(tmp_path: Path) -> None:
     """U094: taskset, cpusets: one CPU allowed means one thread, and no line on stderr."""
     allowed = os.sched_getaffinity(0)

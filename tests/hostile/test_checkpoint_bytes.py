@@ -86,6 +86,7 @@ def test_random_damage(patches: list[tuple[int, bytes]]) -> None:
     assert _loads(bytes(data)) in (True, False)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200))
 def test_random_bytes_with_a_head(tail: bytes) -> None:
     assert _loads(b"\x08\0\0\0ODTC" + tail) in (True, False)

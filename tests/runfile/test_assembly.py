@@ -31,6 +31,7 @@ def _options(**keys: Any) -> Options:
     return read(None, [(key.replace("__", "."), value) for key, value in keys.items()])
 
 
+@pytest.mark.slow
 def test_csv_of_words_trains_a_classifier(
     tmp_path: Path, rng: np.random.Generator, capsys: pytest.CaptureFixture[str]
 ) -> None:
