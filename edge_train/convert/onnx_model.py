@@ -7,8 +7,7 @@ their bytes copied from where they lie (``model_file``).
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from edge_train import dtypes, export, model_file
@@ -22,12 +21,12 @@ from edge_train.graph import ir
 from edge_train.graph.parameters import Choice, select
 from edge_train.graph.passes import evaluation_form
 from edge_train.graph.prepare import with_weights
+from edge_train.graph.prepare.faults import explained
 from edge_train.graph.prepare.weights import weights_as_initializers
 from edge_train.model_file import OpenModel
 
 Path = str | os.PathLike[str]
 _CASTS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.DOUBLE, dtypes.BFLOAT16)
-_BY_MALFORMED_NODES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def from_onnx(
@@ -88,18 +87,9 @@ def _like(opened: OpenModel, pattern: Checkpoint, label: str) -> Checkpoint:
     return foreign.arranged_like(found, label, pattern)
 
 
-@contextmanager
-def _told() -> Iterator[None]:
-    """ArtifactError for what fails because of a node that breaks the ONNX rules."""
-    try:
-        yield
-    except _BY_MALFORMED_NODES as error:
-        raise ArtifactError(f"the model is malformed: {error!r}") from error
-
-
 def _lifted(opened: OpenModel, names: Collection[str]) -> OpenModel:
     """The model with every weight among its initializers."""
-    with _told():
+    with explained(opened.model):
         model = with_weights(_with_copied(opened, names), names)
     tensors = {**model.graph.initializers}
     for name, tensor in opened.model.graph.initializers.items():
@@ -149,7 +139,7 @@ def to_onnx(
         model_file.opened(model) as opened,
     ):
         parameters = intake.parameters(state)
-        with _told():
+        with explained(opened.model):
             opened = replace(opened, model=weights_as_initializers(opened.model, parameters))
         graph = opened.model.graph
         inputs = {value.name: value for value in graph.inputs}

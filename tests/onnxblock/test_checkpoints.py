@@ -121,6 +121,8 @@ def test_a_malformed_model_is_ours_to_name(tmp_path: Path) -> None:
     model.graph.node[2].attribute[0].ints[:] = [0, 7]
     with pytest.raises(ArtifactError, match="malformed"):
         from_onnx(model.SerializeToString(), tmp_path / "no", train=["turned"])
+    with pytest.raises(ArtifactError, match="malformed"):
+        generate(model, tmp_path / "set", loss="MSELoss", requires_grad=["turned"])
     path = _saved(tmp_path / "c", **NEW)
     with pytest.raises(ArtifactError, match="'turned'"):
         to_onnx(path, model.SerializeToString(), tmp_path / "no")

@@ -15,13 +15,16 @@ _BY_MALFORMED_NODES = (ArithmeticError, AttributeError, LookupError, TypeError, 
 @contextmanager
 def explained(model: ir.Model) -> Iterator[None]:
     """What fails inside because a node of ``model`` breaks the ONNX rules is an ArtifactError that
-    names the node. Any other exception stays what it is."""
+    names the node. Any other exception stays what it is, where onnx is there to tell them apart."""
     try:
         yield
     except ArtifactError:
         raise
     except _BY_MALFORMED_NODES as error:
-        fault = _fault(model)
+        try:
+            fault = _fault(model)
+        except ImportError:  # a device, which converts without onnx
+            fault = repr(error)
         if fault is None:
             raise
         raise ArtifactError(f"the model '{model.graph.name}' is malformed: {fault}") from error

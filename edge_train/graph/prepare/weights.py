@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from edge_train import dtypes
+from edge_train.errors import ArtifactError
 from edge_train.graph import ir
 from edge_train.graph.prepare.sparse import densified
 from edge_train.patterns import matching
@@ -96,10 +97,20 @@ def _place(node: ir.Node, tensors: Mapping[str, ir.Tensor]) -> ir.Tensor | None:
         return None
     if node.op_type == "Identity":
         return source
-    order = node.attr("perm") or range(len(source.dims))[::-1]
-    if sorted(order) != list(range(len(source.dims))):
-        return None
-    return replace(source, dims=tuple(source.dims[axis] for axis in order))
+    return replace(source, dims=tuple(source.dims[axis] for axis in _order(node, source)))
+
+
+def _order(node: ir.Node, source: ir.Tensor) -> list[int]:
+    """The axes of a Transpose; ArtifactError for what is no order of those of ``source``."""
+    axes = list(range(len(source.dims)))
+    perm = node.attr("perm")
+    order = list(perm or axes[::-1]) if perm is None or isinstance(perm, (list, tuple)) else []
+    if sorted(map(repr, order)) != sorted(map(repr, axes)):
+        raise ArtifactError(
+            f"the model is malformed: {node.describe()} makes '{node.output(0)}' with perm {perm}, "
+            f"expected the {len(axes)} axes of '{source.name}' in some order"
+        )
+    return order
 
 
 def own_weights(model: ir.Model, names: Collection[str]) -> ir.Model:
@@ -151,4 +162,4 @@ def _copied(node: ir.Node, source: ir.Tensor) -> ir.Tensor | None:
         return source
     if node.op_type != "Transpose" or source.raw is None or source.data_type not in dtypes.NUMPY:
         return None
-    return ir.Tensor.of("", np.transpose(source.array(), node.attr("perm")))
+    return ir.Tensor.of("", np.transpose(source.array(), _order(node, source)))
