@@ -16,7 +16,7 @@ from pathlib import Path
 from edge_train import __version__
 from edge_train.commands import artifacts, convert, doctor, estimate, export, inspect, report, train
 from edge_train.commands import eval as evaluate
-from edge_train.commands.printing import say, silence
+from edge_train.commands.printing import complain, offer, silence
 from edge_train.errors import EdgeTrainError, MemoryBudgetExceeded
 from edge_train.printable import printable
 
@@ -115,20 +115,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         silence(sys.stdout)
         return 141
     except (EdgeTrainError, OSError, ValueError, ImportError) as error:
-        say(f"edge-train: {_told(error)}")
-        _flush_or_drop()
+        complain(f"edge-train: {_told(error)}")
+        offer(())
         return 1 if isinstance(error, MemoryBudgetExceeded) else 2
     except KeyboardInterrupt:
-        say("edge-train: stopped")
-        _flush_or_drop()
+        complain("edge-train: stopped")
+        offer(())
         return 130
     return code
-
-
-def _flush_or_drop() -> None:
-    """The interpreter flushes stdout at its end, and would put its own exit code for ours."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        silence(sys.stdout)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_train.commands import verbs
-from edge_train.commands.printing import say
+from edge_train.commands.printing import complain
 
 _EXAMPLES = """\
 examples:
@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps({"fits": False, "reason": str(refused)}, indent=1))
         else:
-            say(f"edge-train: {refused}")
+            complain(f"edge-train: {refused}")
         return 1
     if arguments.json:
         print(json.dumps({"fits": True, **plan.as_dict()}, indent=1))

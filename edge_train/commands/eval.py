@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from edge_train.commands.printing import say
+from edge_train.commands.printing import complain
 from edge_train.commands.train import add_flags, overrides
 from edge_train.printable import printable
 
@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
     evaluator = evaluator_of(dataclasses.replace(options, checkpoint=weights))
     found = evaluator.run()
     for note in evaluation_notes(evaluator):
-        say(f"edge-train: {note}")
+        complain(f"edge-train: {note}")
     if arguments.json:
         numbers = {name: value if math.isfinite(value) else None for name, value in found.items()}
         print(json.dumps({"weights": None if weights is None else str(weights), **numbers}))

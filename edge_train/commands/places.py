@@ -36,9 +36,9 @@ def artifacts_of(eval_model: Path) -> Iterator[Path]:
 
 def run_files(folder: Path) -> list[Path]:
     """The files of a run in ``folder``: log, states, best weights, marker."""
-    from edge_train.training.run_folder import BEST, METRICS, states_in
+    from edge_train.training.run_folder import BEST, METRICS, RUNNING, states_in
 
-    return [folder / METRICS, folder / BEST, folder / "running", *states_in(folder)]
+    return [folder / METRICS, folder / BEST, folder / RUNNING, *states_in(folder)]
 
 
 def _is_one(one: Path, other: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import TextIO
 from edge_train.printable import printable
 
 
-def say(text: str) -> None:
+def complain(text: str) -> None:
     """Lines on stderr; what cannot be written changes nothing."""
     try:
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
@@ -20,7 +20,10 @@ def say(text: str) -> None:
 
 
 def offer(lines: Iterable[str]) -> None:
-    """Lines on stdout, for a command whose result is elsewhere: what cannot be written is left."""
+    """Lines on stdout, for a command whose result is elsewhere: what cannot be written is left.
+
+    What was printed before too: the interpreter would put its own exit code for ours at its end.
+    """
     try:
         for line in lines:
             print(printable(line))

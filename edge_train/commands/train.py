@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edge_train.commands.printing import offer, say
+from edge_train.commands.printing import complain, offer
 
 if TYPE_CHECKING:
     from edge_train.governor import StopReason
@@ -46,8 +46,9 @@ a run file:
   best = "accuracy"
 
 exit codes: 0 done; 1 the run failed (NaN after NaN) or does not fit into the memory budget; 2 a
-mistake in the file or the flags, or an unusable file; 74 done or stopped, but the state could not
-be written; 75 stopped, the same command goes on (Ctrl-C, SIGTERM, SIGHUP, a limit of the governor)
+mistake in the file or the flags, or an unusable file; 74 done or stopped, but the state or the best
+weights could not be written; 75 stopped, the same command goes on (Ctrl-C, SIGTERM, SIGHUP, a limit
+of the governor)
 """
 
 _METRICS = (
@@ -163,7 +164,7 @@ def _run(arguments: argparse.Namespace) -> int:
             offer(_summary(result))
             return exit_code(result)
     except _Stopped:
-        say("edge-train: stopped before the first step; the same command starts again")
+        complain("edge-train: stopped before the first step; the same command starts again")
         return RESUMABLE
 
 

@@ -25,6 +25,7 @@ _log = logging.getLogger("edge_train")
 
 BEST = "best"
 METRICS = "metrics.jsonl"
+RUNNING = "running"  # the marker
 _STATE = re.compile(r"checkpoint-(\d{9,})")
 _KEPT = 2
 
@@ -34,7 +35,7 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()  # the working folder may change before it is used
-        self._marker = Marker(self.path / "running")
+        self._marker = Marker(self.path / RUNNING)
         self._newest: Path | None = None  # of the states that are there by this run's doing
         self.lost = ""  # why this run may write here no more
 
