@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from edge_train.api import CheckpointState
 from edge_train.checkpoint.files import open_checkpoint
 from edge_train.convert.onnx_model import from_onnx, to_onnx
 from edge_train.errors import ArtifactError, CheckpointError
+from edge_train.graph import ir
+from edge_train.graph.prepare.faults import explained
 
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((4, 6)).astype(np.float32)
@@ -129,6 +132,16 @@ def test_a_malformed_model_is_ours_to_name(tmp_path: Path) -> None:
     model.graph.node[2].attribute[0].CopyFrom(helper.make_attribute("perm", 5))
     with pytest.raises(ArtifactError, match="malformed"):
         to_onnx(path, model.SerializeToString(), tmp_path / "no")
+
+
+def test_without_onnx_a_malformed_model_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device converts without it: nobody can ask the checker there."""
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with (
+        pytest.raises(ArtifactError, match=r"malformed: TypeError\('of a node'\)"),
+        explained(ir.Model(ir.Graph("g"), 8, [("", 17)])),
+    ):
+        raise TypeError("of a node")
 
 
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16])
