@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import errno
 import glob
-import hashlib
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Iterator
@@ -121,7 +119,7 @@ def sync_folder(folder: str) -> None:
 def _create(target: str) -> tuple[str, BinaryIO]:
     folder, name = os.path.split(target)
     while True:
-        temporary = os.path.join(folder, f".{_stem(name)}.{secrets.token_hex(6)}.tmp")
+        temporary = os.path.join(folder, f".{_stem(name)}.{os.urandom(6).hex()}.tmp")
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         descriptor = os.open(temporary, flags, 0o666)
         file = os.fdopen(descriptor, "wb")
@@ -135,6 +133,8 @@ def _stem(name: str) -> str:
     whole = os.fsencode(name)
     if len(whole) <= _LONGEST_STEM:
         return name
+    import hashlib  # here: the OpenSSL behind it takes megabytes, and few names are long
+
     digest = hashlib.blake2b(whole, digest_size=8).hexdigest()
     # cut between characters: some file systems take whole UTF-8 only
     beginning = whole[: _LONGEST_STEM - len(digest) - 1].decode("utf-8", "ignore")

@@ -8,7 +8,6 @@ missing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import struct
@@ -52,14 +51,18 @@ def checksum_of(arrays: Iterable[np.ndarray], algorithm: str = "crc32") -> str:
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(f"checksum '{algorithm}': expected one of {list(ALGORITHMS)}")
-    digest, crc = hashlib.sha256(), 0
-    for array in arrays:
-        raw = np.ascontiguousarray(array, "<f4").reshape(-1).view(np.uint8).data
-        if algorithm == "crc32":
+    raws = (np.ascontiguousarray(a, "<f4").reshape(-1).view(np.uint8).data for a in arrays)
+    if algorithm == "crc32":
+        crc = 0
+        for raw in raws:
             crc = zlib.crc32(raw, crc)
-        else:
-            digest.update(raw)
-    return f"crc32:{crc:08x}" if algorithm == "crc32" else f"sha256:{digest.hexdigest()}"
+        return f"crc32:{crc:08x}"
+    import hashlib  # here: the OpenSSL behind it takes megabytes
+
+    digest = hashlib.sha256()
+    for raw in raws:
+        digest.update(raw)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def _algorithm(checksum: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -77,7 +76,7 @@ def opened(readable: Readable) -> Iterator[OpenModel]:
     whose external data is missing, too short or outside the model's folder.
     """
     folder = _folder(readable)
-    here = f"\0{secrets.token_hex()}"  # the "file" of data in the model itself: none can name it
+    here = f"\0{os.urandom(32).hex()}"  # the "file" of data in the model itself: none can name it
     with ExitStack() as stack:
         source = stack.enter_context(sources.opened(readable))
         what = f"model {source.label}"

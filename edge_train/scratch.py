@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +17,8 @@ def scratch_file() -> Iterator[str]:
         finally:
             os.close(handle)
         return
+    import tempfile  # here: with it come archives and random numbers
+
     with tempfile.TemporaryDirectory() as folder:
         yield os.path.join(folder, "graph.onnx")
 

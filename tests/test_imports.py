@@ -13,8 +13,10 @@ SESSION = """
 import sys
 from pathlib import Path
 import numpy as np
+import onnxruntime
 folder, out = Path(sys.argv[1]), Path(sys.argv[2])
 feed = dict(np.load(sys.argv[3]))
+bare = set(sys.modules)
 import edge_train
 from edge_train.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 edge_train.set_seed(1)
@@ -45,6 +47,11 @@ LOADED = """
 for name in ("onnx", "torch", "numba", "tensorflow", "jax", "pandas", "onnxscript"):
     assert name not in sys.modules, name
 """
+#: what costs megabytes in every process (OpenSSL, archives), and a session has no need of
+HEAVY = """
+for name in ("hashlib", "shutil", "tempfile", "random", "asyncio", "multiprocessing"):
+    assert name in bare or name not in sys.modules, name
+"""
 
 
 @pytest.mark.parametrize(
@@ -74,7 +81,7 @@ def _said_in_a_session(case: Artifacts, tmp_path: Path) -> str:
     import numpy as np
 
     np.savez(tmp_path / "feed.npz", **case.feed)  # type: ignore[attr-defined]
-    code = SESSION + LOADED
+    code = SESSION + LOADED + HEAVY
     return succeed(run_python(code, case.folder, tmp_path, tmp_path / "feed.npz"))
 
 

@@ -9,7 +9,6 @@ moment it finds the old state or the new one.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -145,6 +144,8 @@ def inline_bytes(checkpoint: Checkpoint) -> int:
 
 def _write_data(checkpoint: Checkpoint, path: str) -> str:
     """Write ``<path>.data.next``; its last 16 bytes are the identity of all before them."""
+    import hashlib  # here: the OpenSSL behind it takes megabytes that one file does not need
+
     digest = hashlib.blake2b(digest_size=IDENTITY_BYTES)
     written = 0
     with atomic.replacing(f"{path}.data.next") as file:

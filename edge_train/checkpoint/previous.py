@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -38,6 +37,8 @@ def _second_name(file: str, name: str) -> None:
         try:
             os.link(os.path.realpath(file), new)
         except OSError:  # FAT, Android's shared storage, a link to another file system
+            import shutil  # here: it loads every kind of compression
+
             shutil.copyfile(file, new)
         os.replace(new, name)
         with suppress(FileNotFoundError):
